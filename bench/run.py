@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def page(reports: dict[str, dict[str, Any]], before: str) -> str:
-    """Return the page's text: the sections that ``reports`` have anew, the others as they stand in ``before``."""
+    """Return the page's text: the sections of ``reports`` are new, the others are those of ``before``."""
     head, *old = before.split("\n## ")
     kept = {text.partition("\n")[0]: f"## {text.rstrip()}\n" for text in old}
     where = next((line for line in head.splitlines() if line.startswith("Machine: ")), None)
@@ -99,7 +99,7 @@ def page(reports: dict[str, dict[str, Any]], before: str) -> str:
 
 
 def described(machine: dict[str, Any]) -> str:
-    """Return the machine and its PostgreSQL in words."""
+    """Return the machine and its PostgreSQL as text."""
     size = f"{machine['cpus']} × {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}"
     settings = ", ".join(f"`{key}={value}`" for key, value in machine["postgresql"].items())
     return f"Machine: {size}, Python {machine['python']}, Tickwright {machine['tickwright']}. PostgreSQL: {settings}."
@@ -111,7 +111,7 @@ def section(title: str, name: str, report: dict[str, Any], where: str) -> str:
     parameters = ", ".join(f"{key} {value}" for key, value in report["parameters"].items() if value is not None)
     rows = [f"| `{key}` | {value:,} | {bars.get(key, '')} |" for key, value in report["figures"].items()]
     command = f"`tickwright bench {name}` ({parameters})"
-    about = [command, "", *([report["note"], ""] if "note" in report else [])]  # of whoever measured it
+    about = [command, "", *([report["note"], ""] if "note" in report else [])]  # of the run
     if (machine := described(report["machine"])) != where:
         about += [machine, ""]
     return "\n".join([f"## {title}", "", *about, "| figure | measured | bar |", "|---|---:|---|", *rows, ""])

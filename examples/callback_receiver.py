@@ -1,4 +1,4 @@
-"""The other side of an HTTP callback: what a receiver should check, in sixty lines.
+"""A receiver of HTTP callbacks: what it should check, in sixty lines.
 
 It verifies the signature (Standard Webhooks), takes each message once, and refuses an attempt that is
 older than one it has seen. Delivery is at least once: the same `webhook-id` may come again, after a

@@ -181,7 +181,7 @@ def _types() -> dict[str, str]:
 
 
 class _Nothing:
-    """Stands in for what routes answer from: they are only described here, never called."""
+    """Replaces what routes answer from: they are only described here, never called."""
 
     def __getattr__(self, name: str) -> "_Nothing":
         return self

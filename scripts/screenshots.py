@@ -1,8 +1,8 @@
-"""The pictures of the page in ``docs/images``: ``tickwright up`` with its example, looked at by Chromium.
+"""The pictures of the dashboard in ``docs/images``: screenshots of ``tickwright up`` with its example, by Chromium.
 
-What is seen is what runs: jobs, campaigns and alerts are those of the first minute of its example. Only the ledger of
-slices is filled by hand, with six hours of turns, since nobody waits for those. Needs the embedded PostgreSQL and the
-Chromium of the tests: ``make dev && .venv/bin/python scripts/screenshots.py``.
+The pictures show what runs: jobs, campaigns and alerts are those of the first minute of its example. Only the ledger of
+slices is filled by hand, with six hours of polls, since the example is too young to have them. Needs the embedded
+PostgreSQL and the Chromium of the tests: ``make dev && .venv/bin/python scripts/screenshots.py``.
 """
 
 import argparse
@@ -48,7 +48,7 @@ PICTURES = {
 
 
 class Shown:
-    """``tickwright up`` with its example, which it brings with the embedded PostgreSQL alone."""
+    """``tickwright up`` with its example, which it has with the embedded PostgreSQL alone."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -87,7 +87,7 @@ class Shown:
             return json.loads(answer.read())
 
     def fill_slices(self) -> None:
-        """Write six hours of turns into its ledger."""
+        """Write six hours of polls into its slice ledger."""
         (running,) = self._key_file.parent.rglob("postmaster.pid")
         port, folder = running.read_text(encoding="utf-8").splitlines()[3:5]
         where = f"host={folder} port={port} dbname=tickwright user=postgres"
@@ -127,10 +127,10 @@ def main() -> int:
 
 
 def _take(browser: Browser, shown: Shown, out: Path, after_s: float) -> None:
-    looking = _page(browser, shown, "dark", WIDE)  # the overview has figures of the time in which somebody looks
-    looking.goto(f"{shown.url}/overview")
-    looking.wait_for_timeout(after_s * 1000)
-    looking.context.close()
+    viewer = _page(browser, shown, "dark", WIDE)  # the overview has figures of the time in which it is open
+    viewer.goto(f"{shown.url}/overview")
+    viewer.wait_for_timeout(after_s * 1000)
+    viewer.context.close()
     shown.fill_slices()
     names = shown.names()
     for name, (path, scheme, size) in PICTURES.items():

@@ -1,4 +1,4 @@
-"""A loan for whoever of 50,000 clients can pay it back; an application for each of them, once.
+"""A loan for each of 50,000 clients that can pay it back; one application for each of them.
 
 Start it with ``python examples/loan_campaign/campaign.py``.
 """
@@ -52,13 +52,13 @@ async def loans() -> asyncpg.Pool:
 
 @app.job("loan.apply", keep_history=False)
 async def apply(_job: Job, client_id: str, client: dict[str, object], product_codes: list[str]) -> None:
-    """What is done for each client; a job as any other one, so a crash may call it again."""
+    """Handle one client; a job like any other, so a crash may call it again."""
     await (await loans()).execute(APPLY, int(client_id), client["name"], product_codes[0])
     calls[client_id] += 1
 
 
 async def offer() -> None:
-    """Set it up, execute it, and count what has come of it."""
+    """Register the campaign, execute it, and count its applications."""
     await app.put_campaign("loans", LOANS)
     execution_id = await app.start_campaign("loans")
     found = await app.campaigns.executions.get(execution_id)

@@ -74,14 +74,14 @@ async def ready(pids: set[int]) -> int:
 
 
 async def tell(number: int, stream: asyncio.StreamReader | None, lines: "asyncio.Queue[str]") -> None:
-    """Pass on what a consumer says."""
+    """Pass on the output of a consumer."""
     assert stream is not None
     async for line in stream:
         await lines.put(f"consumer {number}: {line.decode().strip()}")
 
 
 async def main() -> None:
-    """Start everything, and say who was asked by whom, and done when, until each provider was done once."""
+    """Start everything, and print what consumers report, until each provider was done once."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     os.environ.setdefault(TOKEN_VARIABLE, "only-for-this-example")
     os.environ.setdefault(TOKEN_HOSTS, "http://127.0.0.1")

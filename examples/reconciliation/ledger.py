@@ -1,4 +1,4 @@
-"""What the bank says and what our ledger says, compared and repaired; a second run finds nothing to do.
+"""The bank's entries and our ledger's, compared and repaired; a second run finds nothing to do.
 
 Start it with ``python examples/reconciliation/ledger.py``.
 """
@@ -50,7 +50,7 @@ async def reconcile(chunk: BatchChunk) -> None:
     ours = {row["id"]: row["cents"] for row in rows}
     wrong = {number: cents for number, cents in theirs.items() if ours.get(number) != cents}
     for number, cents in wrong.items():
-        chunk.act(str(number), {"bank": cents, "ledger": ours.get(number)})  # kept with the execution, to be looked at
+        chunk.act(str(number), {"bank": cents, "ledger": ours.get(number)})  # kept with the execution
     async with chunk.transaction() as connection:  # the repair is there with its chunk, or not at all
         await connection.execute(REPAIR, list(wrong), list(wrong.values()))
 

@@ -1,4 +1,4 @@
-"""An order and the tracker of its parcel in one transaction; a courier that is asked, and one that calls by itself."""
+"""An order and the tracker of its parcel in one transaction; a courier that is polled, and one that calls by itself."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ async def ship(connection: Any, parcel: str) -> int:
 
 
 async def main() -> None:
-    """Ship a parcel, lose another one to a rollback, and take what the courier tells by itself."""
+    """Ship a parcel, lose another one to a rollback, and apply a status that the courier reports by itself."""
     async with app:
         await app.pool.execute("CREATE TABLE IF NOT EXISTS parcels (number text PRIMARY KEY)")
         async with app.pool.acquire() as connection:

@@ -60,7 +60,7 @@ async def make_withdrawals(url: str) -> None:
 
 
 async def report(country: str) -> None:
-    """Ask, wait, and show the file."""
+    """Request the report, wait, and show the file."""
     made = await app.request_report("withdrawals", {"country": country})
     again = await app.request_report("withdrawals", {"country": country})
     print(f"report {made.id}, and for an equal request report {again.id}")
@@ -80,7 +80,7 @@ async def report(country: str) -> None:
 
 
 async def main() -> None:
-    """Make both databases, run the role that brings parts and merges them, ask for the users of one country."""
+    """Make both databases, run the role that fetches parts and merges them, request the users of one country."""
     users = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="withdrawals-")) / "users.sqlite"
     make_users(users)
     os.environ["USERS_FILE"] = str(users)

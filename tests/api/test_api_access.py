@@ -1,4 +1,4 @@
-"""Who may do what: keys, roles, and what is never shown."""
+"""Roles of keys and what each may do, and secrets that are never shown."""
 
 import asyncio
 import json
@@ -113,18 +113,18 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 
 async def operations(api: RunningApi) -> list[tuple[str, str]]:
-    """Every operation that the OpenAPI document names."""
+    """Return every operation of the OpenAPI document."""
     document = (await api.stranger.get("/v1/openapi.json")).json
     return [(method, path) for path, item in document["paths"].items() for method in item]
 
 
 def filled(path: str) -> str:
-    """A path with something in every place."""
+    """Return a path with a value for every parameter."""
     return re.sub(r"\{[a-z_]+\}", "5", path)
 
 
 async def test_every_route_without_a_key_is_refused(api: RunningApi) -> None:
-    """401 everywhere but on the open paths, also where there is no route; a signed link needs its signature instead."""
+    """401 except on the open paths, also for unknown routes; a signed link needs its signature instead."""
     found = await operations(api)
     assert len(found) >= 30
     for method, path in found:
@@ -143,7 +143,7 @@ async def test_every_route_without_a_key_is_refused(api: RunningApi) -> None:
         (await api.stranger.get(path)).says(401, "unauthenticated")
 
 
-async def test_the_documented_routes_are_all_routes(api: RunningApi) -> None:
+async def test_every_route_is_documented(api: RunningApi) -> None:
     """No operation is left out of the document; NEEDS names only operations that exist."""
     found = set(await operations(api))
     assert set(NEEDS) <= found
@@ -164,15 +164,15 @@ async def test_the_documented_routes_are_all_routes(api: RunningApi) -> None:
         "Bearer tw_" + "'" * 43,
     ],
 )
-async def test_a_key_that_is_none_opens_nothing(api: RunningApi, header: str) -> None:
-    """Malformed and unknown keys are 401 alike."""
+async def test_an_invalid_key_is_refused(api: RunningApi, header: str) -> None:
+    """Malformed and unknown keys are both 401."""
     for method, path in (("GET", "/v1/session"), ("POST", "/v1/jobs")):
         answer = await api.stranger.send(method, path, headers={"Authorization": header})
         answer.says(401, "unauthenticated")
 
 
 async def test_the_role_matrix_holds_on_every_route(api: RunningApi) -> None:
-    """Each role may do what NEEDS says and nothing above it; every other route is for viewers."""
+    """Each role may do what NEEDS has for it; every other route is for viewers."""
     clients = {Role.VIEWER: api.viewer, Role.OPERATOR: api.operator, Role.ADMIN: api.admin}
     for method, path in await operations(api):
         if path in OPEN:
@@ -188,14 +188,14 @@ async def test_the_role_matrix_holds_on_every_route(api: RunningApi) -> None:
                 assert answer.status not in {401, 403, 500}, (method, path, role, answer.body)
 
 
-async def test_a_session_says_who_one_is(api: RunningApi) -> None:
-    """The page and the command line ask this first."""
+async def test_a_session_has_the_role_of_its_key(api: RunningApi) -> None:
+    """The dashboard and the command line request this first."""
     assert (await api.viewer.get("/v1/session")).json["role"] == "viewer"
     assert (await api.admin.get("/v1/session")).json["name"] == "admin"
 
 
 async def test_a_revoked_key_is_refused_within_a_second_by_every_replica(database_url: str) -> None:
-    """Revoked on one process, refused on another that had used it just now, within 1 s."""
+    """Revoked at one process, is_refused at another one that has just used it, within 1 s."""
     async with running_api(database_url) as one, running_api(database_url) as other:
         made = (await one.admin.post("/v1/keys", {"name": "leaving", "role": "viewer"})).json
         client = other.stranger.with_key(made["key"])
@@ -204,16 +204,16 @@ async def test_a_revoked_key_is_refused_within_a_second_by_every_replica(databas
         now = asyncio.get_running_loop().time
         revoked_s, asked_s = now(), list[float]()
 
-        async def refused() -> bool:
+        async def is_refused() -> bool:
             asked_s.append(now())
             return (await client.get("/v1/session")).status == 401
 
-        await eventually_async(refused)
-        assert all(at - revoked_s < 1.0 for at in asked_s[:-1]), "one that was asked later was answered"
+        await eventually_async(is_refused)
+        assert all(at - revoked_s < 1.0 for at in asked_s[:-1]), "a later request was answered"
 
 
 async def test_a_rotated_key_works_beside_its_successor_until_the_overlap_ends(api: RunningApi) -> None:
-    """Rotation never locks anybody out; overlap 0s ends the old key at once."""
+    """Rotation locks no client out; overlap 0s ends the old key at once."""
     made = (await api.admin.post("/v1/keys", {"name": "bot", "role": "operator"})).json
     path = f"/v1/keys/{made['details']['id']}/rotate"
     successor = (await api.admin.post(path)).json
@@ -222,14 +222,14 @@ async def test_a_rotated_key_works_beside_its_successor_until_the_overlap_ends(a
         assert (await api.stranger.with_key(key).get("/v1/session")).json["name"] == "bot"
     assert (await api.admin.post(path, {"overlap": "0s"})).status == 201
 
-    async def refused() -> bool:
+    async def is_refused() -> bool:
         return (await api.stranger.with_key(made["key"]).get("/v1/session")).status == 401
 
-    await eventually_async(refused)
+    await eventually_async(is_refused)
 
 
-async def test_a_rotated_key_keeps_its_end(api: RunningApi) -> None:
-    """No rotation turns a key that ends into one that never does; another end is said."""
+async def test_a_rotated_key_keeps_its_expiry(api: RunningApi) -> None:
+    """A rotation does not make an expiring key permanent; another expiry must be given."""
     made = (await api.admin.post("/v1/keys", {"name": "guest", "role": "viewer", "expires_in": "2h"})).json["details"]
     successor = (await api.admin.post(f"/v1/keys/{made['id']}/rotate")).json["details"]
     assert successor["expires_at"] == made["expires_at"] is not None
@@ -243,24 +243,24 @@ async def test_an_expired_key_is_refused(api: RunningApi) -> None:
     """``expires_in`` counts by the database's clock."""
     made = (await api.admin.post("/v1/keys", {"name": "short", "role": "viewer", "expires_in": "50ms"})).json
 
-    async def refused() -> bool:
+    async def is_refused() -> bool:
         return (await api.stranger.with_key(made["key"]).get("/v1/session")).status == 401
 
-    await eventually_async(refused)
+    await eventually_async(is_refused)
 
 
-async def test_a_key_above_its_rate_is_told_to_wait(database_url: str) -> None:
-    """429 with Retry-After, for this key alone."""
+async def test_a_key_above_its_rate_gets_429(database_url: str) -> None:
+    """With Retry-After, for this key alone."""
     async with running_api(database_url, limits=ApiLimits(requests_per_s=0.1, burst=2)) as api:
         for path in ("/v1/session", "/v1/session"):
             assert (await api.viewer.get(path)).status == 200
         await api.viewer.get("/v1/session")
-        said = (await api.viewer.get("/v1/session")).says(429, "rate_limited")
-        assert int(said.headers["retry-after"]) >= 1
+        limited = (await api.viewer.get("/v1/session")).says(429, "rate_limited")
+        assert int(limited.headers["retry-after"]) >= 1
         assert (await api.admin.get("/v1/session")).status == 200
 
 
-async def test_a_key_whose_look_up_takes_long_is_not_above_its_rate(
+async def test_a_slow_lookup_of_a_key_does_not_exceed_its_rate(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests of the key that passed meanwhile count at their own time."""
@@ -281,7 +281,7 @@ async def test_a_key_whose_look_up_takes_long_is_not_above_its_rate(
 
 
 async def test_no_answer_ever_shows_a_secret(api: RunningApi) -> None:
-    """Canaries: a signing secret or a key is in the answer that makes it and in no other, nor in the audit trail."""
+    """Canaries: a signing secret or a key is only in the answer that creates it, and not in the audit trail."""
     put = (await api.admin.send("PUT", "/v1/task-types/hook", {"target": "https://example.org/h"})).json
     rotated = (await api.admin.post("/v1/task-types/hook/rotate-secret")).json
     key = (await api.admin.post("/v1/keys", {"name": "canary", "role": "admin"})).json
@@ -307,7 +307,7 @@ async def test_no_answer_ever_shows_a_secret(api: RunningApi) -> None:
 
 
 async def test_the_first_secret_is_made_with_its_type_and_shown_once(api: RunningApi) -> None:
-    """Only signed targets have secrets; a second put makes none; rotation keeps the old one signing."""
+    """Only signed targets have secrets; a second PUT creates none; after a rotation the old one still signs."""
     made = await api.admin.send("PUT", "/v1/task-types/hook", {"target": "https://example.org/h"})
     assert made.status == 201
     assert made.json["secret"].startswith("whsec_")
@@ -320,8 +320,8 @@ async def test_the_first_secret_is_made_with_its_type_and_shown_once(api: Runnin
     (await api.admin.post("/v1/task-types/noop/rotate-secret")).says(422, "nothing_to_sign")
 
 
-async def test_a_target_that_the_guard_forbids_is_not_stored(database_url: str) -> None:
-    """The injected rule decides about targets; what it says reaches the caller."""
+async def test_a_forbidden_target_is_not_stored(database_url: str) -> None:
+    """The injected rule decides about targets; its error reaches the caller."""
     from tickwright.domain.errors import Rejected
 
     def refuse(target: str) -> None:
@@ -347,8 +347,8 @@ async def test_a_target_that_the_guard_forbids_is_not_stored(database_url: str) 
         ("amqp:shop/tickwright.key", 201),
     ],
 )
-async def test_jobs_are_not_sent_where_only_tickwright_sends(database_url: str, target: str, status: int) -> None:
-    """A task type names no exchange, queue or topic of ours, as no outbox row of others does."""
+async def test_a_task_type_may_not_use_internal_destinations(database_url: str, target: str, status: int) -> None:
+    """It names no exchange, queue or topic of Tickwright, nor does an outbox row of another program."""
     check = target_check(load_settings(amqp_prefix="mine", kafka_prefix="yours"))
     async with running_api(database_url, allow_target=check) as api:
         answer = await api.admin.send("PUT", "/v1/task-types/meta", {"target": target})
@@ -360,8 +360,8 @@ async def test_jobs_are_not_sent_where_only_tickwright_sends(database_url: str, 
             answer.says(422, "destination_reserved")
 
 
-async def test_readiness_is_what_the_owner_says(database_url: str) -> None:
-    """503 with the checks when the process cannot work; liveness is another question."""
+async def test_readiness_is_the_result_of_the_processs_checks(database_url: str) -> None:
+    """503 with the checks when the process cannot work; liveness does not depend on them."""
     state = Readiness(ready=False, checks={"database": "no answer"})
     async with running_api(database_url, ready=lambda: state) as api:
         answer = await api.stranger.get("/readyz")
@@ -369,8 +369,8 @@ async def test_readiness_is_what_the_owner_says(database_url: str) -> None:
         assert (await api.stranger.get("/healthz")).json == {"status": "ok"}
 
 
-async def test_every_operator_action_leaves_one_line_of_audit(api: RunningApi) -> None:
-    """Who, what, before and after, for each action that changes something; refused ones leave none."""
+async def test_every_operator_action_writes_one_audit_entry(api: RunningApi) -> None:
+    """Actor, action, before and after, for each action that changes something; is_refused ones write none."""
     service, caller = api.service, ADMIN
     before = await api.pool.fetchval("SELECT max(id) FROM tickwright.audit")
     jobs = [(await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"] for _ in range(3)]
@@ -426,7 +426,7 @@ async def test_every_operator_action_leaves_one_line_of_audit(api: RunningApi) -
 
 
 async def dead_job(api: RunningApi) -> int:
-    """A job that failed."""
+    """A failed job."""
     made = (await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE id = $1", made)
     return int(made)

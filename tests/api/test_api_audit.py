@@ -1,4 +1,4 @@
-"""Every change leaves a line: the document's routes are walked, each one that changes something is used."""
+"""Every change writes an audit entry: each changing route of the OpenAPI document is called."""
 
 import json
 from collections.abc import AsyncIterator
@@ -13,19 +13,19 @@ from kit.polling import Ground
 
 ASKS = {
     ("post", "/v1/accounts/{account_id}/preview"): "says what a change would do",
-    ("post", "/v1/campaigns:check"): "says what is wrong with a definition",
+    ("post", "/v1/campaigns:check"): "returns the mistakes of a definition",
     ("post", "/v1/campaigns:dry-run"): "says what an execution would do",
     ("post", "/v1/campaigns/{name}/dry-run"): "says what an execution would do",
 }
-"""They change nothing."""
+"""Routes that change nothing."""
 DATA = {
-    ("post", "/v1/jobs"): "the job's own row says when it came; a row more for each would double the work",
-    ("post", "/v1/trackers/{tracker_id}/events"): "couriers tell; the news are kept with the tracker and in the topic",
+    ("post", "/v1/jobs"): "the job's row has its time; an entry for each would double the work",
+    ("post", "/v1/trackers/{tracker_id}/events"): "couriers send; events are stored with the tracker and in the topic",
 }
-"""What programs do all day is no action of somebody."""
+"""Routine requests of programs are no actions of an operator."""
 ELSEWHERE = {
     ("post", "/v1/outbox/polls/reconcile"): "outbox.reconcile in test_poll_relay_cli: needs a Kafka that disagrees",
-    ("put", "/v1/reports/{report_id}/parts/{listener}"): "below: needs what the service was told",
+    ("put", "/v1/reports/{report_id}/parts/{listener}"): "below: needs the call of the service",
     ("post", "/v1/reports/{report_id}/parts/{listener}/fail"): "below",
     ("post", "/v1/dead-letters/fanout/requeue"): "dead_letters.requeue in test_fanout_dead_letters: needs RabbitMQ",
     ("post", "/v1/dead-letters/reports/requeue"): "dead_letters.requeue in test_report_dead_letters: needs RabbitMQ",
@@ -114,7 +114,7 @@ STEPS: list[tuple[str, str, dict[str, Any], Any, str]] = [
     ("post", "/v1/keys/{key_id}/rotate", {"key_id": "key"}, None, "keys.rotate"),
     ("post", "/v1/keys/{key_id}/revoke", {"key_id": "key"}, None, "keys.revoke"),
 ]
-"""In an order in which each finds something to change; a place in capitals or with a digit stands for itself."""
+"""In an order in which each finds something to change; a path value in capitals or with a digit is used as it is."""
 FOUND: dict[str, str] = {
     "alert": "SELECT max(id) FROM tickwright.alerts",
     "execution": "SELECT min(id) FROM tickwright.executions WHERE status IN ('NEW', 'IN_PROGRESS')",
@@ -143,7 +143,7 @@ VALUES ('nightly', 'program', 'AUTOMATIC', '2026-01-05', true, 1, 'DAYS'),
 
 @pytest.fixture
 async def campaigns(database_url: str) -> AsyncIterator[CampaignApi]:
-    """An API with a source, and something for every action to act on."""
+    """An API with a source, and an object for every action."""
     async with campaign_api(database_url) as made:
         api = made.api
         await Ground(api.pool).partner()
@@ -169,8 +169,8 @@ async def act(campaigns: CampaignApi, method: str, path: str, places: dict[str, 
     return await campaigns.api.admin.send(method.upper(), path, body, headers=headers)
 
 
-async def test_every_route_that_changes_something_leaves_a_line_of_who_did_what(campaigns: CampaignApi) -> None:
-    """Each changing route of the document is used with success: one line with its action and its caller."""
+async def test_every_changing_route_writes_an_audit_entry(campaigns: CampaignApi) -> None:
+    """Each changing route of the document succeeds once: one entry with its action and its caller."""
     pool = campaigns.api.pool
     for method, path, places, body, action in STEPS:
         before = await pool.fetchval("SELECT max(id) FROM tickwright.audit")
@@ -181,25 +181,25 @@ async def test_every_route_that_changes_something_leaves_a_line_of_who_did_what(
         assert rows[0]["action"].startswith(action), (method, path, rows)
 
 
-async def test_no_changing_route_is_forgotten(campaigns: CampaignApi) -> None:
-    """A new route that changes something is walked above, or says here why it leaves no line."""
+async def test_every_changing_route_is_called_or_excepted(campaigns: CampaignApi) -> None:
+    """A new changing route is called above, or listed here with the reason why it writes no entry."""
     document = (await campaigns.api.stranger.get("/v1/openapi.json")).json
     changing = {(method, path) for path, item in document["paths"].items() for method in item if method != "get"}
     walked = {(method, path) for method, path, *_ in STEPS}
     assert changing == walked | set(ASKS) | set(DATA) | set(ELSEWHERE)
 
 
-async def test_a_service_that_brings_a_part_leaves_a_line(campaigns: CampaignApi) -> None:
-    """Who delivered, and who refused."""
+async def test_a_service_that_delivers_a_part_writes_an_audit_entry(campaigns: CampaignApi) -> None:
+    """Also one that refuses it."""
     api = campaigns.api
     await api.admin.send("PUT", "/v1/report-types/paid", {"parameters": {"n": "integer"}, **SERVICE})
     for number, (method, tail, body) in enumerate(
         [("PUT", "?epoch=1", b'{"id":1}\n'), ("POST", "/fail", {"error": "no such table", "epoch": 1})]
     ):
-        asked = await api.admin.post("/v1/reports", {"type": "paid", "conditions": {"n": number}})
-        path = f"/v1/reports/{asked.json['id']}/parts/paid{tail}"
+        requested = await api.admin.post("/v1/reports", {"type": "paid", "conditions": {"n": number}})
+        path = f"/v1/reports/{requested.json['id']}/parts/paid{tail}"
         before = await api.pool.fetchval("SELECT max(id) FROM tickwright.audit")
         answer = await api.admin.send(method, path, body, headers=LINES if isinstance(body, bytes) else {})
-        assert answer.status < 300, (json.dumps(asked.json), answer.body)
+        assert answer.status < 300, (json.dumps(requested.json), answer.body)
         rows = await api.pool.fetch("SELECT actor, action FROM tickwright.audit WHERE id > $1", before)
         assert [(row["actor"], row["action"].partition(".")[0]) for row in rows] == [("admin", "reports")]

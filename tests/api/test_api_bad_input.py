@@ -1,4 +1,4 @@
-"""What strangers send: each bad request has one clear answer with a stable code."""
+"""Bad requests: each has one answer with a stable code."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ BODIES: list[tuple[str, bytes, int, str]] = [
 
 
 async def test_each_bad_body_has_its_own_answer(api: RunningApi) -> None:
-    """RELIABILITY §5 for POST /v1/jobs; no bad body leaves a job behind."""
+    """RELIABILITY §5 for POST /v1/jobs; no bad body creates a job."""
     for name, body, status, code in BODIES:
         answer = await api.operator.post("/v1/jobs", body)
         assert (answer.status, answer.json["code"]) == (status, code), (name, answer.body[:300])
@@ -93,15 +93,15 @@ async def test_each_bad_body_has_its_own_answer(api: RunningApi) -> None:
 
 @pytest.mark.parametrize("key", ["", "two words", "caf\u00e9", "k" * 256])
 async def test_a_key_outside_its_pattern_is_refused(api: RunningApi, key: str) -> None:
-    """What the schema of the header says is what the header is held to, with and without a stream."""
+    """The schema of the header is enforced, with and without a stream."""
     headers = {"Idempotency-Key": key}
     (await api.operator.post("/v1/jobs", JOB % b"", headers=headers)).says(409, "invalid_key")
     (await api.operator.bulk(JOB % b"", **headers)).says(409, "invalid_key")
     assert await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 0
 
 
-async def test_two_keys_that_differ_are_refused(api: RunningApi) -> None:
-    """None of them counts, or the request could make a second job; one key that is sent twice is one key."""
+async def test_two_different_keys_are_refused(api: RunningApi) -> None:
+    """If one of them counted, the request could make a second job; one key that is sent twice is one key."""
     for path, kind in (("/v1/jobs", "application/json"), ("/v1/jobs:bulk", "application/x-ndjson")):
         headers = [("Content-Type", kind), ("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
         (await api.operator.post(path, JOB % b"", headers=headers)).says(422, "key_conflict")
@@ -110,20 +110,20 @@ async def test_two_keys_that_differ_are_refused(api: RunningApi) -> None:
     assert twice.status == 201
 
 
-async def test_errors_say_where_they_are(api: RunningApi) -> None:
-    """Line and column, pointer, field: what a person needs to find it."""
-    said = (await api.operator.post("/v1/jobs", b'{"task_type":\n  nope}')).json
-    assert (said["line"], said["column"]) == (2, 3)
-    said = (await api.operator.post("/v1/jobs", JOB % b',"payload":{"a":["x","\\u0000"]}')).json
-    assert said["pointer"] == "/payload/a/1"
-    said = (await api.operator.post("/v1/jobs", JOB % b',"fence":1')).json
-    assert said["field"] == "fence"
-    said = (await api.operator.post("/v1/jobs", b'{"task_type":"nobody"}')).json
-    assert "noop" in said["detail"]
+async def test_errors_have_their_position(api: RunningApi) -> None:
+    """Line and column, pointer, field."""
+    problem = (await api.operator.post("/v1/jobs", b'{"task_type":\n  nope}')).json
+    assert (problem["line"], problem["column"]) == (2, 3)
+    problem = (await api.operator.post("/v1/jobs", JOB % b',"payload":{"a":["x","\\u0000"]}')).json
+    assert problem["pointer"] == "/payload/a/1"
+    problem = (await api.operator.post("/v1/jobs", JOB % b',"fence":1')).json
+    assert problem["field"] == "fence"
+    problem = (await api.operator.post("/v1/jobs", b'{"task_type":"nobody"}')).json
+    assert "noop" in problem["detail"]
 
 
-async def test_everything_json_can_say_is_kept(api: RunningApi) -> None:
-    """What is accepted comes back as it was: the strict reader refuses nothing that is fine."""
+async def test_valid_json_is_stored_unchanged(api: RunningApi) -> None:
+    """Accepted values are returned as they were: the strict reader refuses no valid document."""
     payload = (
         '{"int":9223372036854775807,"low":-9223372036854775808,"fraction":0.1234567890123456789012,"tiny":1e-300,'
         '"text":"\\u00e9\\ud83d\\ude00\\\\u0000","deep":' + "[" * 29 + "]" * 29 + ',"":null}'
@@ -138,7 +138,7 @@ async def test_everything_json_can_say_is_kept(api: RunningApi) -> None:
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/json; charset=latin-1", "multipart/form-data"])
 async def test_a_body_of_another_type_is_refused(api: RunningApi, kind: str | None) -> None:
-    """415 before anything is read."""
+    """415 before the body is read."""
     headers = {"Content-Type": kind or ""}
     (await api.operator.post("/v1/jobs", JOB % b"", headers=headers)).says(415, "unsupported_media_type")
     (await api.operator.post("/v1/jobs:cancel", b"{}", headers=headers)).says(415, "unsupported_media_type")
@@ -146,7 +146,7 @@ async def test_a_body_of_another_type_is_refused(api: RunningApi, kind: str | No
 
 
 async def test_a_compressed_body_is_refused_unread(api: RunningApi) -> None:
-    """No decompression, so no bomb."""
+    """No decompression, so no decompression bomb."""
     headers = {"Content-Encoding": "gzip"}
     for path in ("/v1/jobs", "/v1/jobs:cancel"):
         (await api.operator.post(path, b"\x1f\x8b", headers=headers)).says(415, "unsupported_encoding")
@@ -155,7 +155,7 @@ async def test_a_compressed_body_is_refused_unread(api: RunningApi) -> None:
 
 
 async def test_a_body_in_chunks_has_the_same_limit(api: RunningApi) -> None:
-    """Without Content-Length the bytes are counted as they come."""
+    """Without Content-Length the bytes are counted as they arrive."""
 
     async def endless() -> AsyncIterator[bytes]:
         yield b'{"task_type":"noop","payload":"'
@@ -166,8 +166,8 @@ async def test_a_body_in_chunks_has_the_same_limit(api: RunningApi) -> None:
         (await api.operator.post(path, endless())).says(413, "body_too_large")
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(database_url: str) -> None:
-    """408 after the body's deadline, for the lane and the routes."""
+async def test_a_body_that_does_not_arrive_is_timed_out(database_url: str) -> None:
+    """408 after the body's deadline, on the fast path and on routes."""
     limits = ApiLimits(body_timeout=timedelta(milliseconds=100))
     async with running_api(database_url, limits=limits) as api:
         for path in ("/v1/jobs", "/v1/jobs:cancel"):
@@ -178,7 +178,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(database_url: str) ->
             writer.close()
 
 
-async def test_a_head_without_end_is_cut_off(api: RunningApi) -> None:
+async def test_an_endless_head_is_cut_off(api: RunningApi) -> None:
     """431 and the connection is closed after 32 KiB of head."""
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + b"x-filler: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n" * 1000)
@@ -188,7 +188,7 @@ async def test_a_head_without_end_is_cut_off(api: RunningApi) -> None:
 
 
 async def test_an_answer_may_take_longer_than_a_head() -> None:
-    """The deadline is the head's alone: neither a slow answer, such as a file, nor a connection at rest is cut."""
+    """The deadline applies to the head alone: neither a slow answer, such as a file, nor an idle connection is cut."""
     later = asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -211,7 +211,7 @@ async def test_an_answer_may_take_longer_than_a_head() -> None:
         if not next_head:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(reader.read(1), 0.3)
-    assert await reader.read() == b""  # the head that drips
+    assert await reader.read() == b""  # the head that arrives byte by byte
     writer.close()
     server.should_exit = True
     await serving
@@ -243,13 +243,13 @@ async def test_an_answer_may_take_longer_than_a_head() -> None:
 async def test_each_bad_address_has_its_own_answer(
     api: RunningApi, method: str, path: str, status: int, code: str
 ) -> None:
-    """Paths, methods and parameters are refused with problem details too."""
+    """Paths, methods and parameters are refused with problem details, too."""
     answer = (await api.admin.send(method, path)).says(status, code)
     if status == 405:
         assert answer.headers["allow"]
 
 
-async def test_a_wrong_method_is_told_all_the_right_ones(api: RunningApi) -> None:
+async def test_a_wrong_method_is_answered_with_the_allowed_ones(api: RunningApi) -> None:
     """Also where several routes share a path."""
     paths = (("/v1/jobs", "GET, POST"), ("/v1/task-types/noop", "DELETE, GET, PATCH, PUT"), ("/healthz", "GET"))
     for path, allow in paths:
@@ -257,13 +257,13 @@ async def test_a_wrong_method_is_told_all_the_right_ones(api: RunningApi) -> Non
 
 
 async def test_a_bad_value_of_a_list_names_the_parameter(api: RunningApi) -> None:
-    """And not its place in the list."""
+    """Not its index in the list."""
     answer = (await api.admin.get("/v1/jobs?status=pending&status=odd")).says(422, "invalid_parameter")
     assert answer.json["field"] == "status"
 
 
 async def test_a_type_whose_endpoint_is_gone_waits_until_its_target_changes(api: RunningApi) -> None:
-    """A put of the same target leaves it waiting; another target, or ``enable``, resumes it."""
+    """A PUT of the same target keeps it suspended; another target, or ``enable``, resumes it."""
     one, two = {"target": "https://example.org/1"}, {"target": "https://example.org/2"}
     path = "/v1/task-types/hook"
     await api.admin.send("PUT", path, one)

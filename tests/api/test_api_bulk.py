@@ -1,4 +1,4 @@
-"""Imports: NDJSON in constant memory, where one bad line costs no good one."""
+"""Imports: NDJSON in constant memory, where a bad line affects no good one."""
 
 import asyncio
 import json
@@ -23,12 +23,12 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 
 async def count(api: RunningApi) -> int:
-    """How many jobs there are."""
+    """Return the number of jobs."""
     return int(await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks"))
 
 
-async def test_good_lines_become_jobs_and_bad_ones_say_why(api: RunningApi) -> None:
-    """Each bad line is rejected by its number, code and reason; the others are there."""
+async def test_good_lines_become_jobs_and_bad_ones_are_reported(api: RunningApi) -> None:
+    """Each bad line is rejected with its number, code and reason; the others are jobs."""
     lines = [
         LINE % 1,
         b"nonsense\n",
@@ -44,42 +44,42 @@ async def test_good_lines_become_jobs_and_bad_ones_say_why(api: RunningApi) -> N
     ]
     done = await api.operator.bulk(b"".join(lines))
     assert done.status == 200, done.body
-    said = done.json
-    assert (said["lines"], said["created"], said["existing"], said["rejected"]) == (11, 3, 1, 6)
-    assert {(r["line"], r["code"]) for r in said["rejects"]} == {
+    counts = done.json
+    assert (counts["lines"], counts["created"], counts["existing"], counts["rejected"]) == (11, 3, 1, 6)
+    assert {(r["line"], r["code"]) for r in counts["rejects"]} == {
         (2, "invalid_json"), (4, "unknown_task_type"), (5, "unknown_field"), (6, "line_too_long"),
         (7, "naive_datetime"), (10, "key_reused"),
     }  # fmt: skip
-    assert all(reject["message"] for reject in said["rejects"])
-    assert said["committed_lines"] == 11
+    assert all(reject["message"] for reject in counts["rejects"])
+    assert counts["committed_lines"] == 11
     assert await count(api) == 3
 
 
 @pytest.mark.parametrize("line", [b"\n", b"x\n"])
-async def test_lines_that_are_nothing_leave_others_their_turn(api: RunningApi, line: bytes) -> None:
-    """However short the lines of a piece are, other requests have their turn every thousand lines."""
-    turns = 0
+async def test_lines_without_a_job_leave_the_event_loop_free(api: RunningApi, line: bytes) -> None:
+    """However short the lines of a piece are, other requests run every thousand lines."""
+    steps = 0
 
-    async def take_turns() -> None:
-        nonlocal turns
+    async def count_steps() -> None:
+        nonlocal steps
         while True:
-            turns += 1
+            steps += 1
             await asyncio.sleep(0)
 
     async def one_piece() -> AsyncIterator[bytes]:
-        turning.append(asyncio.create_task(take_turns()))
+        counting.append(asyncio.create_task(count_steps()))
         await asyncio.sleep(0)
         yield line * 100_000
-        turning.pop().cancel()
+        counting.pop().cancel()
 
-    turning: list[asyncio.Task[None]] = []
+    counting: list[asyncio.Task[None]] = []
     done = await api.service.enqueuer.import_lines(one_piece(), caller=Caller("test", Role.OPERATOR))
     assert (done.lines, done.created, done.committed_lines) == (100_000, 0, 100_000)
-    assert turns >= 100
+    assert steps >= 100
 
 
 async def test_empty_lines_are_only_counted(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body of line feeds costs a comparison for each of them: none is taken as a line."""
+    """A body of line feeds costs one comparison for each: none is parsed as a line."""
     taken = []
     take = BatchedImport._take
 
@@ -88,29 +88,34 @@ async def test_empty_lines_are_only_counted(api: RunningApi, monkeypatch: pytest
         await take(self, line)
 
     monkeypatch.setattr(BatchedImport, "_take", counted)
-    said = (await api.operator.bulk(b"\n" * 500_000 + LINE % 1)).json
-    assert (said["lines"], said["created"], said["committed_lines"]) == (500_001, 1, 500_001)
+    counts = (await api.operator.bulk(b"\n" * 500_000 + LINE % 1)).json
+    assert (counts["lines"], counts["created"], counts["committed_lines"]) == (500_001, 1, 500_001)
     assert len(taken) == 1
 
 
 async def test_a_large_import_is_complete(api: RunningApi) -> None:
-    """12,345 lines in odd pieces: every one is there once."""
+    """12,345 lines in pieces of any length: every one is there once."""
     body = b"".join(LINE % n for n in range(12_345))
 
     async def pieces() -> AsyncIterator[bytes]:
         for start in range(0, len(body), 9_973):
             yield body[start : start + 9_973]
 
-    said = (await api.operator.bulk(pieces())).json
-    assert (said["created"], said["rejected"]) == (12_345, 0)
+    counts = (await api.operator.bulk(pieces())).json
+    assert (counts["created"], counts["rejected"]) == (12_345, 0)
     found = await api.pool.fetchval("SELECT count(DISTINCT payload->'n') FROM tickwright.scheduled_tasks")
     assert (await count(api), found) == (12_345, 12_345)
 
 
 async def test_rejects_beyond_the_cap_are_counted(api: RunningApi) -> None:
-    """The answer stays small whatever comes."""
-    said = (await api.operator.bulk(b"x\n" * 1_500 + LINE % 1)).json
-    assert (said["rejected"], len(said["rejects"]), said["rejects_left_out"], said["created"]) == (1500, 1000, 500, 1)
+    """The answer stays small for any body."""
+    counts = (await api.operator.bulk(b"x\n" * 1_500 + LINE % 1)).json
+    assert (counts["rejected"], len(counts["rejects"]), counts["rejects_left_out"], counts["created"]) == (
+        1500,
+        1000,
+        500,
+        1,
+    )
 
 
 async def test_a_row_that_the_database_refuses_costs_no_other(api: RunningApi) -> None:
@@ -118,9 +123,9 @@ async def test_a_row_that_the_database_refuses_costs_no_other(api: RunningApi) -
     await api.pool.execute("ALTER TABLE tickwright.scheduled_tasks ADD CHECK (payload->>'n' NOT IN ('3', '17'))")
     body = b"".join(LINE % n for n in range(20))
     for key in ({}, {"Idempotency-Key": "refused"}):
-        said = (await api.operator.bulk(body, **key)).json
-        assert (said["created"], said["committed_lines"]) == (18, 20)
-        assert [(r["line"], r["code"]) for r in said["rejects"]] == [
+        counts = (await api.operator.bulk(body, **key)).json
+        assert (counts["created"], counts["committed_lines"]) == (18, 20)
+        assert [(r["line"], r["code"]) for r in counts["rejects"]] == [
             (4, "refused_by_database"),
             (18, "refused_by_database"),
         ]
@@ -130,7 +135,7 @@ async def test_a_row_that_the_database_refuses_costs_no_other(api: RunningApi) -
 
 
 async def test_an_upload_with_a_key_can_be_sent_again(api: RunningApi) -> None:
-    """The same key and lines make no job twice; the second answer says that they exist."""
+    """The same key and lines make no second job; the second answer says that they exist."""
     body = b"".join(LINE % n for n in range(2_500))
     first = (await api.operator.bulk(body, **{"Idempotency-Key": "nightly-7"})).json
     second = (await api.operator.bulk(body, **{"Idempotency-Key": "nightly-7"})).json
@@ -140,7 +145,7 @@ async def test_an_upload_with_a_key_can_be_sent_again(api: RunningApi) -> None:
 
 
 async def test_two_uploads_of_one_file_at_once_make_each_job_once(api: RunningApi) -> None:
-    """Concurrent uploads under one key neither deadlock nor double."""
+    """Concurrent uploads with one key neither deadlock nor make jobs twice."""
     body = b"".join(LINE % n for n in range(3_000))
     answers = await asyncio.gather(*(api.operator.bulk(body, **{"Idempotency-Key": "same"}) for _ in range(3)))
     assert [answer.status for answer in answers] == [200] * 3, [answer.body[:300] for answer in answers]
@@ -148,8 +153,8 @@ async def test_two_uploads_of_one_file_at_once_make_each_job_once(api: RunningAp
     assert await count(api) == 3_000
 
 
-async def test_a_cut_connection_leaves_exactly_what_the_audit_says(api: RunningApi) -> None:
-    """Whole batches stay, the rest and the torn line are dropped; sending it all again under the key completes it."""
+async def test_after_a_cut_connection_the_jobs_match_the_audit_entry(api: RunningApi) -> None:
+    """Whole batches stay, the rest and the cut line are dropped; the same upload with the key completes it."""
     sent = 2_700
     _, writer = await asyncio.open_connection("127.0.0.1", api.port)
     head = (
@@ -172,16 +177,16 @@ async def test_a_cut_connection_leaves_exactly_what_the_audit_says(api: RunningA
     await eventually_async(two_batches)
     writer.transport.abort()
     assert await count(api) == 2_000
-    said = await progress()
-    assert (said["committed_lines"], said["created"], said["finished"]) == (2_000, 2_000, False)
+    counts = await progress()
+    assert (counts["committed_lines"], counts["created"], counts["finished"]) == (2_000, 2_000, False)
     again = (await api.operator.bulk(b"".join(LINE % n for n in range(sent)), **{"Idempotency-Key": "cut"})).json
     assert (again["existing"], again["created"]) == (2_000, 700)
     assert await count(api) == sent
 
 
-async def test_an_import_leaves_one_line_of_audit_with_its_counts(api: RunningApi) -> None:
-    """Who imported, and how much."""
-    said = (await api.operator.bulk(LINE % 1 + b"x\n")).json
+async def test_an_import_writes_one_audit_entry_with_its_counts(api: RunningApi) -> None:
+    """Its actor, and the number of jobs."""
+    counts = (await api.operator.bulk(LINE % 1 + b"x\n")).json
     line = (await api.viewer.get("/v1/audit?action=jobs.import")).json["items"][0]
-    assert (line["id"], line["actor"]) == (said["import_id"], "operator")
+    assert (line["id"], line["actor"]) == (counts["import_id"], "operator")
     assert line["after"] == {"committed_lines": 2, "created": 1, "existing": 0, "rejected": 1, "finished": True}

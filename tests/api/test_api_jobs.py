@@ -19,8 +19,8 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
         yield running
 
 
-async def test_a_scheduled_job_can_be_read_where_location_says(api: RunningApi) -> None:
-    """201 names the job in body and Location; GET shows what was asked for."""
+async def test_a_scheduled_job_can_be_read_at_its_location(api: RunningApi) -> None:
+    """201 names the job in body and Location; GET returns the requested values."""
     made = await api.operator.post(
         "/v1/jobs", {"task_type": "noop", "payload": {"n": 1.5}, "execute_at": DUE, "priority": 7, "timeout": "90s"}
     )
@@ -33,7 +33,7 @@ async def test_a_scheduled_job_can_be_read_where_location_says(api: RunningApi) 
     assert (shown["priority"], shown["timeout"], shown["status"], shown["max_attempts"]) == (7, "90s", "pending", 3)
 
 
-async def test_a_delay_counts_from_the_clock_of_the_database(api: RunningApi) -> None:
+async def test_a_delay_counts_by_the_clock_of_the_database(api: RunningApi) -> None:
     """``delay`` sets ``execute_at`` to the database's now plus the delay."""
     made = await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h30m"})
     off_s = await api.pool.fetchval(
@@ -44,7 +44,7 @@ async def test_a_delay_counts_from_the_clock_of_the_database(api: RunningApi) ->
 
 
 async def test_the_same_key_and_request_answer_with_the_same_job(api: RunningApi) -> None:
-    """A repeated request is 200, created false, whatever the order of its fields and keys."""
+    """A repeated request is 200, created false, in any order of its fields and keys."""
     body = {"task_type": "noop", "payload": {"a": 1, "b": 2}, "execute_at": DUE}
     turned = {"execute_at": DUE, "payload": {"b": 2, "a": 1}, "task_type": "noop", "idempotency_key": "k1"}
     first = await api.operator.post("/v1/jobs", body, headers={"Idempotency-Key": "k1"})
@@ -54,14 +54,14 @@ async def test_the_same_key_and_request_answer_with_the_same_job(api: RunningApi
 
 
 async def test_the_same_key_with_another_request_is_refused(api: RunningApi) -> None:
-    """A key belongs to one request for good."""
+    """A key belongs to one request for ever."""
     for body in ({"task_type": "noop", "payload": 1}, {"task_type": "noop", "payload": 2}):
         answer = await api.operator.post("/v1/jobs", body, headers={"Idempotency-Key": "k"})
     answer.says(409, "key_reused")
 
 
 async def test_many_callers_with_one_key_make_one_job(api: RunningApi) -> None:
-    """Concurrent requests with one key: one is created, all name it."""
+    """Concurrent requests with one key: one job is created, and all answers name it."""
     body = {"task_type": "noop", "payload": {"n": 1}, "execute_at": DUE, "idempotency_key": "one"}
     answers = await asyncio.gather(*(api.operator.post("/v1/jobs", body) for _ in range(24)))
     assert sorted(answer.status for answer in answers) == [200] * 23 + [201]
@@ -69,7 +69,7 @@ async def test_many_callers_with_one_key_make_one_job(api: RunningApi) -> None:
 
 
 async def test_pages_show_every_job_once_newest_first(api: RunningApi) -> None:
-    """Following ``next`` visits each job once."""
+    """Following ``next`` returns each job once."""
     made = [
         (await api.operator.post("/v1/jobs", {"task_type": "noop", "execute_at": DUE})).json["id"] for _ in range(7)
     ]
@@ -98,8 +98,8 @@ async def test_pages_show_every_job_once_newest_first(api: RunningApi) -> None:
         ("task_type=other", 0),
     ],
 )
-async def test_filters_choose_what_a_listing_shows(api: RunningApi, query: str, count: int) -> None:
-    """Each filter narrows; a range includes its start and excludes its end."""
+async def test_filters_narrow_a_listing(api: RunningApi, query: str, count: int) -> None:
+    """Each filter alone; a range includes its start and excludes its end."""
     await api.operator.post("/v1/jobs", {"task_type": "noop", "execute_at": DUE})
     await api.operator.post(
         "/v1/jobs", {"task_type": "noop", "execute_at": "2030-02-01T00:00:00Z", "idempotency_key": "late"}
@@ -117,8 +117,8 @@ async def test_a_cursor_of_another_listing_is_refused(api: RunningApi) -> None:
     (await api.viewer.get("/v1/jobs?cursor=e30")).says(400, "invalid_cursor")
 
 
-async def test_the_route_and_the_fast_lane_answer_alike(api: RunningApi) -> None:
-    """POST /v1/jobs has one behaviour: the framework's route, reached by a spelling the lane leaves alone, agrees."""
+async def test_the_route_and_the_fast_path_answer_alike(api: RunningApi) -> None:
+    """POST /v1/jobs has one behaviour: the framework's route, reached by another spelling of the path, agrees."""
     bodies = [b'{"task_type":"noop","execute_at":"2030-01-31T09:00:00Z"}', b"{", b'{"task_type":"none"}', b'{"x":1}']
     for body in bodies:
         lane = await api.operator.post("/v1/jobs", body)

@@ -1,4 +1,4 @@
-"""The OpenAPI document, and the API held against it by made-up requests."""
+"""The OpenAPI document, and the API checked against it by generated requests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,14 +45,14 @@ async def test_the_document_is_complete(api: RunningApi) -> None:
 
 
 def references(value: Any) -> set[str]:
-    """The names of all schemas that ``value`` refers to."""
+    """Return the names of all schemas that ``value`` refers to."""
     if isinstance(value, dict):
         found = {value["$ref"].rsplit("/", 1)[1]} if isinstance(value.get("$ref"), str) else set()
         return found.union(*(references(item) for item in value.values()))
     return set().union(*(references(item) for item in value)) if isinstance(value, list) else set()
 
 
-async def test_made_up_requests_are_answered_as_documented(api: RunningApi) -> None:
+async def test_generated_requests_are_answered_as_documented(api: RunningApi) -> None:
     """No server error, no undocumented status, type or shape, whatever the document allows or forbids."""
     document = (await api.stranger.get("/v1/openapi.json")).json
     schema = schemathesis.openapi.from_dict(document)
@@ -66,7 +66,7 @@ def _try_all(schema: Any, key: str | None) -> None:
         operation = found.ok()
         lines = operation.method == "put" and operation.path.endswith("/parts/{listener}")
         if lines or operation.path.endswith(("/revoke", ":bulk", "/v1/stream")):
-            continue  # one could revoke the key that this test uses; others' bodies are no JSON, or do not end
+            continue  # one could revoke the key that this test uses; bodies of the others are no JSON, or do not end
 
         @given(case=operation.as_strategy())
         @settings(

@@ -1,4 +1,4 @@
-"""Requests while the database is away: an answer that says so, and a log that can be read."""
+"""Requests during an outage of the database: an answer that says so, and a readable log."""
 
 import asyncpg
 import pytest
@@ -8,22 +8,22 @@ from kit.api import running_api
 
 
 @pytest.mark.parametrize("error", [asyncpg.ConnectionDoesNotExistError("gone"), ConnectionRefusedError(111, "refused")])
-async def test_a_request_in_an_outage_gets_its_503_and_leaves_no_stack(
+async def test_a_request_during_an_outage_gets_503_and_logs_no_traceback(
     database_url: str, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """In the fast lane, in a route, and before the key is known. A change may have been done: its answer says so."""
+    """On the fast path, on a route, and before the key is looked up; of a change it says that it may have been made."""
 
-    async def away(*_: object, **__: object) -> None:
+    async def unavailable(*_: object, **__: object) -> None:
         raise error
 
     async with running_api(database_url) as api:
-        monkeypatch.setattr(api.service, "schedule_text", away)
-        monkeypatch.setattr(api.service, "get", away)
+        monkeypatch.setattr(api.service, "schedule_text", unavailable)
+        monkeypatch.setattr(api.service, "get", unavailable)
         with capture_logs() as logs:
             lane = await api.admin.post("/v1/jobs", {"task_type": "noop"})
             route = await api.admin.get("/v1/jobs/1")
             api.app._auth._cache.clear()
-            monkeypatch.setattr(api.app._auth, "_find", away)
+            monkeypatch.setattr(api.app._auth, "_find", unavailable)
             stranger = await api.admin.get("/v1/jobs/1")
     for answer in (lane, route, stranger):
         answer.says(503, "database_unavailable")
@@ -33,8 +33,8 @@ async def test_a_request_in_an_outage_gets_its_503_and_leaves_no_stack(
     assert all(log["log_level"] == "warning" and "exc_info" not in log for log in logs)
 
 
-async def test_a_limit_of_the_database_is_named_and_is_no_error_of_ours(database_url: str) -> None:
-    """Such as a full queue of notifications, which refuses every commit that notifies."""
+async def test_a_limit_of_the_database_is_named_and_is_no_internal_error(database_url: str) -> None:
+    """For instance a full queue of notifications, which refuses every commit that notifies."""
     connection = await asyncpg.connect(database_url)
     await connection.execute(
         "CREATE FUNCTION full_queue() RETURNS trigger LANGUAGE plpgsql AS "
@@ -46,8 +46,10 @@ async def test_a_limit_of_the_database_is_named_and_is_no_error_of_ours(database
         (await api.admin.post("/v1/jobs", {"task_type": "noop"})).says(503, "database_limit_reached")
 
 
-async def test_an_error_of_ours_in_a_route_is_a_problem_too(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of its text leaves the process; the log has the stack, once."""
+async def test_an_internal_error_in_a_route_is_a_problem_document(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text does not leave the process; the log has the traceback, once."""
 
     async def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a secret of ours")

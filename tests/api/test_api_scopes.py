@@ -1,4 +1,4 @@
-"""Narrow keys: a scope opens the routes that name it, and nothing else."""
+"""Narrow keys: a scope allows the routes that name it, and no others."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -43,7 +43,7 @@ async def made(api: RunningApi, scopes: list[str]) -> Any:
 
 
 async def wrong_answers(api: RunningApi) -> list[Any]:
-    """Walk all routes with a key of each scope, and return what opens too much or too little."""
+    """Call all routes with a key of each scope, and return those that allow too much or too little."""
     assert OPENS.keys() == SCOPES.keys()
     found = [(method, path) for method, path in await operations(api) if path not in OPEN | SIGNED]
     wrong: list[Any] = []
@@ -58,8 +58,8 @@ async def wrong_answers(api: RunningApi) -> list[Any]:
     return wrong
 
 
-async def test_a_scope_opens_its_routes_and_no_other(api: RunningApi) -> None:
-    """Every route is asked with a key of every scope: a new route is closed to all of them."""
+async def test_a_scope_allows_its_routes_and_no_other(api: RunningApi) -> None:
+    """Every route is called with a key of every scope: a new route is closed to all of them."""
     assert await wrong_answers(api) == []
 
 
@@ -70,27 +70,27 @@ async def test_a_scope_opens_its_routes_and_no_other(api: RunningApi) -> None:
         ("if scope in caller.scopes:", "if scope:"),
         ("if scope in caller.scopes:", "if False:"),
     ],
-    ids=["scopes are ignored", "any scope opens", "no scope opens"],
+    ids=["scopes are ignored", "any scope allows", "no scope allows"],
 )
-async def test_a_mutant_is_found_by_the_walk(
+async def test_the_suite_notices_a_scope_that_is_not_checked(
     api: RunningApi, guard: str, instead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The walk over the routes notices each of them."""
+    """The calls of all routes detect each mutant."""
     mutate(monkeypatch, check_role, guard, instead)
     assert await wrong_answers(api) != []
 
 
-async def test_a_refusal_names_what_would_open(api: RunningApi) -> None:
-    """403 with the scope and the role that the route needs, and what the key has."""
+async def test_a_refusal_names_the_needed_scope_and_role(api: RunningApi) -> None:
+    """403, also with the scopes of the key."""
     client = api.stranger.with_key((await made(api, ["trackers:events"]))["key"])
-    said = (await client.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).says(403, "forbidden").json["detail"]
-    assert said == "this needs the scope jobs:schedule or the role operator; the key has only trackers:events"
-    said = (await client.get("/v1/jobs")).says(403, "forbidden").json["detail"]
-    assert said == "this needs the role viewer; the key has only trackers:events"
+    detail = (await client.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).says(403, "forbidden").json["detail"]
+    assert detail == "this needs the scope jobs:schedule or the role operator; the key has only trackers:events"
+    detail = (await client.get("/v1/jobs")).says(403, "forbidden").json["detail"]
+    assert detail == "this needs the role viewer; the key has only trackers:events"
 
 
-async def test_a_narrow_key_does_its_work(api: RunningApi) -> None:
-    """Jobs are scheduled one by one and in bulk by the same scope, and are those of the key in the audit trail."""
+async def test_a_narrow_key_schedules_jobs(api: RunningApi) -> None:
+    """One by one and in bulk with the same scope; the audit trail has the name of the key."""
     client = api.stranger.with_key((await made(api, ["jobs:schedule", "trackers:register"]))["key"])
     assert (await client.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).status == 201
     line = b'{"task_type": "noop", "delay": "1h"}\n'
@@ -100,8 +100,8 @@ async def test_a_narrow_key_does_its_work(api: RunningApi) -> None:
     assert await api.pool.fetchval("SELECT count(*) FROM tickwright.audit WHERE actor = 'narrow'") == 1
 
 
-async def test_a_key_has_a_role_or_scopes_that_exist(api: RunningApi) -> None:
-    """Neither, both, an unknown one, one twice: 422 with the words that are allowed."""
+async def test_a_key_has_a_role_or_known_scopes(api: RunningApi) -> None:
+    """Neither, both, an unknown one, one twice: 422 with the allowed values."""
     for body in (
         {},
         {"role": "viewer", "scopes": ["jobs:schedule"]},
@@ -114,7 +114,7 @@ async def test_a_key_has_a_role_or_scopes_that_exist(api: RunningApi) -> None:
 
 
 async def test_rotation_keeps_scopes_and_lists_show_them(api: RunningApi) -> None:
-    """A successor opens what its predecessor opened; a narrow key is shown without a role."""
+    """A successor has its predecessor's scopes; a narrow key is shown without a role."""
     key = (await made(api, ["trackers:events", "jobs:schedule"]))["details"]
     assert (key["role"], key["scopes"]) == (None, ["jobs:schedule", "trackers:events"])
     successor = (await api.admin.post(f"/v1/keys/{key['id']}/rotate")).json
@@ -127,15 +127,15 @@ async def test_rotation_keeps_scopes_and_lists_show_them(api: RunningApi) -> Non
     assert {one["role"] for one in listed.values() if not one["scopes"]} == {"viewer", "operator", "admin"}
 
 
-async def test_a_narrow_key_signs_no_browser_in(api: RunningApi) -> None:
-    """The page is for people with a role; no cookie is set."""
+async def test_a_narrow_key_cannot_sign_in(api: RunningApi) -> None:
+    """The dashboard is for users with a role; no cookie is set."""
     refused = await api.stranger.post("/v1/session", {"key": (await made(api, ["jobs:schedule"]))["key"]})
     assert "set-cookie" not in refused.says(403, "key_has_scopes").headers
     assert await api.pool.fetchval("SELECT count(*) FROM tickwright.sessions") == 0
 
 
-async def test_plain_sql_makes_no_narrow_key_that_is_mighty(api: RunningApi) -> None:
-    """A key with scopes has the lowest role in the table, so that a process of an older release grants no more."""
+async def test_plain_sql_cannot_give_a_narrow_key_a_role(api: RunningApi) -> None:
+    """A key with scopes has the lowest role in the table, so that an older release's process grants no more."""
     narrow = await api.operations.keys.create("n", None, caller=ADMIN, scopes=["jobs:schedule"])
     role = await api.pool.fetchval("SELECT role FROM tickwright.api_keys WHERE id = $1", narrow.details.id)
     assert role == Role.VIEWER.name.lower()

@@ -1,4 +1,4 @@
-"""Signing in with a browser: the cookie, what it opens, and what a page of another site cannot do with it."""
+"""Signing in with a browser: the cookie, what it allows, and what a page of another site cannot do with it."""
 
 import asyncio
 import re
@@ -32,21 +32,21 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 
 class Browser:
-    """Keeps the cookie and the token, as the page does; each header can be replaced."""
+    """Keeps the cookie and the token, as the dashboard does; each header can be replaced."""
 
     def __init__(self, client: Client, cookie: str, csrf: str) -> None:
         self._client, self.cookie, self.csrf = client, cookie, csrf
 
     async def send(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
-        """Send as the page would."""
-        ours = {"Cookie": self.cookie, "Sec-Fetch-Site": "same-origin", "X-Tickwright-Csrf": self.csrf}
+        """Send as the dashboard would."""
+        defaults = {"Cookie": self.cookie, "Sec-Fetch-Site": "same-origin", "X-Tickwright-Csrf": self.csrf}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        whole = {name: value for name, value in {**ours, **named}.items() if value}
+        whole = {name: value for name, value in {**defaults, **named}.items() if value}
         return await self._client.send(method, path, body, headers=whole)
 
 
 async def signed_in(api: RunningApi, client: Client | None = None) -> Browser:
-    """A browser whose user signed in with the key of ``client``, an admin's by default."""
+    """Return a browser that signed in with the key of ``client``, an admin's by default."""
     key = (client or api.admin).key
     answer = await api.stranger.post("/v1/session", {"key": key}, headers=OURS)
     assert answer.status == 200, answer.body
@@ -54,15 +54,15 @@ async def signed_in(api: RunningApi, client: Client | None = None) -> Browser:
 
 
 async def test_a_sign_in_sets_a_cookie_that_no_script_can_read(api: RunningApi) -> None:
-    """HttpOnly, SameSite=Strict, bounded, for our path only; the answer says who one is and the token for changes."""
+    """HttpOnly, SameSite=Strict, bounded, for the API's path; the answer has the role, and the token for changes."""
     answer = await api.stranger.post("/v1/session", {"key": api.operator.key}, headers=OURS)
     pieces = answer.headers["set-cookie"].split("; ")
     assert re.fullmatch("tickwright_session=tws_[A-Za-z0-9_-]{43}", pieces[0])
     assert set(pieces[1:]) == {"Path=/", f"Max-Age={MAX_AGE_S}", "HttpOnly", "SameSite=Strict"}
     assert MAX_AGE_S <= 12 * 3600
-    said = answer.json
-    assert (said["name"], said["role"], said["shows_payloads"]) == ("operator", "operator", True)
-    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", said["csrf"])
+    answered = answer.json
+    assert (answered["name"], answered["role"], answered["shows_payloads"]) == ("operator", "operator", True)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", answered["csrf"])
     assert api.operator.key is not None
     assert api.operator.key[3:] not in answer.body.decode()
 
@@ -71,7 +71,7 @@ async def test_a_sign_in_sets_a_cookie_that_no_script_can_read(api: RunningApi) 
     "header", [{"X-Forwarded-Proto": "https"}, {"Origin": "https://HOST", "X-Forwarded-Host": "HOST"}]
 )
 async def test_over_tls_the_cookie_is_secure(api: RunningApi, header: dict[str, str]) -> None:
-    """A cookie that came over TLS never leaves without it, and no neighbour's domain can set it."""
+    """A cookie that was set over TLS is never sent without it, and no subdomain can set it."""
     answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers=header)
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith("__Host-tickwright_session=tws_")
@@ -80,8 +80,8 @@ async def test_over_tls_the_cookie_is_secure(api: RunningApi, header: dict[str, 
     assert (await api.stranger.get("/v1/session", headers={"Cookie": planted})).json["role"] == "viewer"
 
 
-async def test_the_cookie_reads_and_with_its_token_changes(api: RunningApi) -> None:
-    """What a bearer key may do, the page may do too, the fast lane included."""
+async def test_the_cookie_allows_reads_and_with_its_token_changes(api: RunningApi) -> None:
+    """The dashboard may do what a bearer key may, the fast path included."""
     browser = await signed_in(api)
     assert (await browser.send("GET", "/v1/session", X_Tickwright_Csrf="", Sec_Fetch_Site="")).json == {
         "name": "admin",
@@ -115,10 +115,10 @@ CHANGES = [("POST", "/v1/jobs"), ("POST", "/v1/task-types/noop/pause"), ("DELETE
         ({"Sec_Fetch_Site": "", "Origin": "http://127.0.0.1:1"}, "cross_site"),
     ],
 )
-async def test_a_change_that_no_page_of_ours_sent_is_refused(
+async def test_a_change_from_another_site_is_refused(
     api: RunningApi, method: str, path: str, headers: dict[str, str], code: str
 ) -> None:
-    """The cookie alone changes nothing: 403, and nothing has happened."""
+    """The cookie alone changes nothing: 403, and no row is written."""
     browser = await signed_in(api)
     before = await api.pool.fetchval("SELECT max(id) FROM tickwright.audit")
     body = {"task_type": "noop"} if path == "/v1/jobs" else None
@@ -128,7 +128,7 @@ async def test_a_change_that_no_page_of_ours_sent_is_refused(
 
 
 async def test_without_fetch_metadata_the_origin_decides(api: RunningApi) -> None:
-    """Plain HTTP on a network has no Sec-Fetch-Site: the Origin must be this host, or the one that the proxy had."""
+    """Plain HTTP in a network has no Sec-Fetch-Site: the Origin must be this host, or that of the proxy."""
     browser = await signed_in(api)
     for headers in (
         {"Origin": f"http://127.0.0.1:{api.port}"},
@@ -140,24 +140,24 @@ async def test_without_fetch_metadata_the_origin_decides(api: RunningApi) -> Non
 
 
 async def test_a_bearer_key_needs_neither_token_nor_site_and_outranks_the_cookie(api: RunningApi) -> None:
-    """No browser sends Authorization by itself; where it is sent, the cookie does not count, not even a good one."""
+    """No browser sends Authorization by itself; with it the cookie does not count, not even a valid one."""
     assert (await api.operator.post("/v1/jobs", {"task_type": "noop"}, headers=OTHERS)).status == 201
     browser = await signed_in(api)
     (await browser.send("GET", "/v1/session", Authorization="Bearer tw_wrong")).says(401, "unauthenticated")
-    said = await browser.send("GET", "/v1/session", Authorization=f"Bearer {api.viewer.key}")
-    assert (said.json["role"], said.json["csrf"]) == ("viewer", None)
+    answered = await browser.send("GET", "/v1/session", Authorization=f"Bearer {api.viewer.key}")
+    assert (answered.json["role"], answered.json["csrf"]) == ("viewer", None)
 
 
 @pytest.mark.parametrize("header", [OTHERS, {"Sec-Fetch-Site": "same-site"}, {"Origin": "null"}])
-async def test_nobody_is_signed_in_from_another_site(api: RunningApi, header: dict[str, str]) -> None:
-    """A page of somebody else cannot sign its visitor in with a key of its own."""
+async def test_another_site_cannot_sign_a_browser_in(api: RunningApi, header: dict[str, str]) -> None:
+    """A page of another site cannot sign its visitor in with its own key."""
     answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers=header)
     assert "set-cookie" not in answer.says(403, "cross_site").headers
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 async def test_no_form_signs_in_or_changes_anything(api: RunningApi, content_type: str) -> None:
-    """What a form of another site can send is no JSON to us, even from a browser that says nothing of sites."""
+    """A form of another site can send no JSON content type, even from a browser without Sec-Fetch-Site."""
     body = b'{"key": "' + (api.viewer.key or "").encode() + b'"}'
     answer = await api.stranger.post("/v1/session", body, headers={"Content-Type": content_type})
     assert "set-cookie" not in answer.says(415, "unsupported_media_type").headers
@@ -179,8 +179,8 @@ async def test_no_form_signs_in_or_changes_anything(api: RunningApi, content_typ
         "__Host-tickwright_session={other}; tickwright_session={token}",
     ],
 )
-async def test_a_cookie_that_is_doubtful_is_none_and_is_cleared(api: RunningApi, cookie: str) -> None:
-    """Two of the name, a malformed one, or a key itself: 401, and the browser is told to forget ours."""
+async def test_an_ambiguous_cookie_is_refused_and_cleared(api: RunningApi, cookie: str) -> None:
+    """Two of the name, a malformed one, or a key itself: 401, and the answer deletes the cookie."""
     token = (await signed_in(api)).cookie.partition("=")[2]
     shown = cookie.format(key=api.admin.key, token=token, other=TOKEN)
     answer = await api.stranger.get("/v1/session", headers={"Cookie": shown})
@@ -188,8 +188,8 @@ async def test_a_cookie_that_is_doubtful_is_none_and_is_cleared(api: RunningApi,
     assert cleared.startswith("tickwright_session=; Path=/; Max-Age=0; HttpOnly")
 
 
-async def test_a_name_like_ours_is_another_cookie(api: RunningApi) -> None:
-    """Names count whole and with their case; a stranger's cookies are not touched."""
+async def test_a_cookie_with_a_similar_name_is_ignored(api: RunningApi) -> None:
+    """Names are compared whole and with their case; cookies of other applications are not touched."""
     token = (await signed_in(api)).cookie.partition("=")[2]
     for name in ("Tickwright_session", "xtickwright_session", "tickwright_session2", "__host-tickwright_session"):
         answer = await api.stranger.get("/v1/session", headers={"Cookie": f"{name}={token}"})
@@ -199,7 +199,7 @@ async def test_a_name_like_ours_is_another_cookie(api: RunningApi) -> None:
 
 
 async def test_a_revoked_key_signs_its_browser_out(api: RunningApi) -> None:
-    """Within a second: no session is better than its key."""
+    """Within a second: a session lasts no longer than its key."""
     made = (await api.admin.post("/v1/keys", {"name": "leaving", "role": "viewer"})).json
     browser = await signed_in(api, api.stranger.with_key(made["key"]))
     assert (await browser.send("GET", "/v1/session")).status == 200
@@ -213,7 +213,7 @@ async def test_a_revoked_key_signs_its_browser_out(api: RunningApi) -> None:
 
 
 async def ends(browser: Browser) -> None:
-    """Wait until a browser's cookie opens nothing."""
+    """Wait until a browser's cookie is refused."""
 
     async def refused() -> bool:
         return (await browser.send("GET", "/v1/session")).status == 401
@@ -222,7 +222,7 @@ async def ends(browser: Browser) -> None:
 
 
 async def test_signing_out_ends_the_session_everywhere(database_url: str) -> None:
-    """Whoever has a copy of the cookie has nothing, on any replica and within a second; the key stays good."""
+    """A copy of the cookie is refused at every replica within a second; the key stays valid."""
     async with running_api(database_url) as api, running_api(database_url) as other:
         browser = await signed_in(api)
         copy = Browser(other.stranger, browser.cookie, browser.csrf)
@@ -235,8 +235,8 @@ async def test_signing_out_ends_the_session_everywhere(database_url: str) -> Non
         assert (await api.admin.get("/v1/session")).status == 200
 
 
-async def test_each_sign_in_has_a_token_of_its_own_and_ends_the_one_before(api: RunningApi) -> None:
-    """A token that somebody planted or kept is no session after a sign-in."""
+async def test_each_sign_in_has_a_new_token_and_ends_the_earlier_session(api: RunningApi) -> None:
+    """A token that an attacker planted or kept is no session after a sign-in."""
     first = await signed_in(api)
     answer = await api.stranger.post("/v1/session", {"key": api.admin.key}, headers={**OURS, "Cookie": first.cookie})
     assert answer.headers["set-cookie"].partition(";")[0] != first.cookie
@@ -245,8 +245,8 @@ async def test_each_sign_in_has_a_token_of_its_own_and_ends_the_one_before(api: 
     assert (await signed_in(api)).cookie != (await signed_in(api)).cookie
 
 
-async def test_a_session_ends_when_its_time_is_over_or_nobody_uses_it(api: RunningApi) -> None:
-    """By the database's clock; a use moves the end of idleness and never the last end."""
+async def test_a_session_ends_after_its_lifetime_or_idle_time(api: RunningApi) -> None:
+    """By the database's clock; a use extends the idle time and never the lifetime."""
     for column in ("expires_at", "idle_until"):
         browser = await signed_in(api)
         await api.pool.execute(f"UPDATE tickwright.sessions SET {column} = clock_timestamp()")
@@ -265,8 +265,8 @@ async def test_a_session_ends_when_its_time_is_over_or_nobody_uses_it(api: Runni
     await eventually_async(moved)
 
 
-async def test_sessions_are_listed_and_revoked_by_whose_they_are(api: RunningApi) -> None:
-    """Own ones, or all for an admin; neither token nor hash is shown, and another's is not found."""
+async def test_sessions_are_listed_and_revoked_by_their_key(api: RunningApi) -> None:
+    """Own ones, or all for an admin; neither token nor hash is shown, and another key's session is not found."""
     mine, his = await signed_in(api, api.viewer), await signed_in(api, api.operator)
     (own,) = (await mine.send("GET", "/v1/sessions", User_Agent="Firefox\xff")).json["items"]
     assert (own["name"], own["current"]) == ("viewer", True)
@@ -285,7 +285,7 @@ async def test_sessions_are_listed_and_revoked_by_whose_they_are(api: RunningApi
 
 
 async def test_a_stream_ends_with_its_session(api: RunningApi) -> None:
-    """A copy of the cookie does not look on after the sign-out."""
+    """A copy of the cookie receives nothing more after the sign-out."""
     browser = await signed_in(api, api.viewer)
     async with open_stream(api.stranger, {"Cookie": browser.cookie}) as gone, open_stream(api.viewer) as stays:
         await gone.next()
@@ -295,7 +295,7 @@ async def test_a_stream_ends_with_its_session(api: RunningApi) -> None:
 
 
 async def test_sessions_of_one_key_are_bounded(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that signs in again and again leaves the newest ones."""
+    """A program that signs in repeatedly keeps the newest ones."""
     monkeypatch.setattr("tickwright.api.sessions.OF_KEY_MAX", 3)
     browsers = [await signed_in(api, api.viewer) for _ in range(5)]
     assert len((await api.admin.get("/v1/sessions")).json["items"]) == 3
@@ -304,7 +304,7 @@ async def test_sessions_of_one_key_are_bounded(api: RunningApi, monkeypatch: pyt
 
 
 async def test_signing_in_and_out_is_in_the_audit_trail(api: RunningApi) -> None:
-    """Who and when; never the key. A refused one leaves no line."""
+    """Actor and time; never the key. A refused attempt has no entry."""
     browser = await signed_in(api, api.operator)
     await browser.send("DELETE", "/v1/session")
     (await api.stranger.post("/v1/session", {"key": GOOD})).says(401, "unauthenticated")
@@ -318,7 +318,7 @@ async def test_signing_in_and_out_is_in_the_audit_trail(api: RunningApi) -> None
 
 
 async def test_sign_ins_that_fail_are_limited_and_good_keys_are_not_locked_out(api: RunningApi) -> None:
-    """After a burst 429 with Retry-After, for bad keys of any shape; a good one still opens at once."""
+    """After a burst 429 with Retry-After, for bad keys of any shape; a valid one still signs in at once."""
     for number in range(FAILURES_BURST):
         bad = GOOD if number % 2 else "guess"
         answer = await api.stranger.post("/v1/session", {"key": bad})
@@ -331,10 +331,10 @@ async def test_sign_ins_that_fail_are_limited_and_good_keys_are_not_locked_out(a
     assert (await signed_in(api)).csrf
 
 
-async def test_sign_ins_of_one_key_write_few_rows_and_hold_up_no_other_key(api: RunningApi) -> None:
-    """Nothing deletes rows of the audit trail: a viewer's key must not write them as fast as it asks."""
-    asked = [api.stranger.post("/v1/session", {"key": api.viewer.key}) for _ in range(2 * OPENED_BURST)]
-    answers = await asyncio.gather(*asked)
+async def test_sign_ins_of_one_key_write_few_rows_and_delay_no_other_key(api: RunningApi) -> None:
+    """Rows of the audit trail are never deleted: a viewer's key must not write one per request."""
+    requests = [api.stranger.post("/v1/session", {"key": api.viewer.key}) for _ in range(2 * OPENED_BURST)]
+    answers = await asyncio.gather(*requests)
     limited = [answer for answer in answers if answer.status != 200]
     assert len(limited) >= OPENED_BURST // 2
     for answer in limited:
@@ -346,12 +346,12 @@ async def test_sign_ins_of_one_key_write_few_rows_and_hold_up_no_other_key(api: 
 
 
 async def test_a_sign_out_without_a_session_leaves_no_row(api: RunningApi) -> None:
-    """A bearer key has none: it may ask as often as it likes."""
+    """A bearer key has no session; it may repeat the request as often as it likes."""
     assert (await api.viewer.send("DELETE", "/v1/session")).status == 204
     assert not await api.pool.fetchval("SELECT count(*) FROM tickwright.audit WHERE action = 'session.close'")
 
 
-async def test_a_flood_of_bad_sign_ins_leaves_good_requests_alone(api: RunningApi) -> None:
+async def test_many_bad_sign_ins_delay_no_good_request(api: RunningApi) -> None:
     """A thousand at once: bearer keys and sign-ins are answered meanwhile."""
     flood = [asyncio.create_task(api.stranger.post("/v1/session", {"key": GOOD})) for _ in range(1_000)]
     assert (await signed_in(api)).csrf
@@ -361,8 +361,8 @@ async def test_a_flood_of_bad_sign_ins_leaves_good_requests_alone(api: RunningAp
     assert sum(answer.status == 401 for answer in answers) <= FAILURES_BURST + 60
 
 
-async def test_a_key_above_its_rate_cannot_sign_in_round_it(database_url: str) -> None:
-    """A session has no rate of its own: one for it and its key."""
+async def test_a_sign_in_does_not_bypass_the_rate_of_its_key(database_url: str) -> None:
+    """A session and its key share one rate."""
     async with running_api(database_url, limits=ApiLimits(requests_per_s=0.1, burst=1)) as api:
         browser = await signed_in(api, api.viewer)
         await browser.send("GET", "/v1/session")
@@ -392,12 +392,12 @@ async def test_a_key_above_its_rate_cannot_sign_in_round_it(database_url: str) -
     ],
 )
 def test_where_a_request_was_made(headers: list[tuple[bytes, bytes]], site: Site) -> None:
-    """What the browser says of it counts; anything doubtful is another site."""
+    """The browser's headers decide; an ambiguous request counts as from another site."""
     assert site_of(headers) is site
 
 
-def test_whether_it_came_over_tls() -> None:
-    """By the socket, by the proxy's word for the browser's side, or by the page's own address."""
+def test_whether_a_request_came_over_tls() -> None:
+    """By the socket, by the proxy's header about the browser's side, or by the dashboard's own address."""
     assert over_tls([], "https")
     assert not over_tls([(b"x-forwarded-proto", b"http, https"), (b"origin", b"http://https")], "http")
     assert over_tls([(b"x-forwarded-proto", b"HTTPS, http")], "http")
@@ -406,13 +406,13 @@ def test_whether_it_came_over_tls() -> None:
 
 @pytest.fixture
 async def remembering(database_url: str) -> AsyncIterator[RunningApi]:
-    """An API that believes for a minute what it has looked up."""
+    """An API that caches keys and sessions for a minute."""
     async with running_api(database_url, limits=ApiLimits(key_age_max=timedelta(minutes=1))) as running:
         yield running
 
 
-async def test_what_ends_in_this_process_ends_at_once(remembering: RunningApi) -> None:
-    """A session that is signed out or revoked and a key that is revoked are refused by the next request."""
+async def test_a_key_or_session_that_ends_in_this_process_ends_at_once(remembering: RunningApi) -> None:
+    """A session that is signed out or revoked, and a revoked key, are refused by the next request."""
     api = remembering
     out, revoked, of_key = [await signed_in(api, client) for client in (api.admin, api.viewer, api.operator)]
     for browser in (out, revoked, of_key):
@@ -437,8 +437,8 @@ async def test_a_key_that_is_replaced_without_an_overlap_ends_at_once(rememberin
     assert (await api.operator.get("/v1/session")).status == 401
 
 
-async def test_a_look_up_under_way_does_not_outlive_a_revocation(remembering: RunningApi) -> None:
-    """What was read before the end is used once and not believed again."""
+async def test_a_lookup_under_way_does_not_outlive_a_revocation(remembering: RunningApi) -> None:
+    """A row that was read before the revocation is used once and not cached."""
     api = remembering
     key = str(api.operator.key)
     auth = Authenticator(api.pool, ApiLimits(key_age_max=timedelta(minutes=1)))
@@ -452,11 +452,11 @@ async def test_a_look_up_under_way_does_not_outlive_a_revocation(remembering: Ru
         return rows
 
     auth._pool = SimpleNamespace(fetch=held)
-    asked = asyncio.create_task(auth.holder(key))
+    lookup = asyncio.create_task(auth.holder(key))
     await read.wait()
     await api.pool.execute("UPDATE tickwright.api_keys SET revoked_at = now() WHERE name = 'operator'")
     auth.forget()
     go_on.set()
-    assert (await asked).name == "operator"
+    assert (await lookup).name == "operator"
     with pytest.raises(Rejected, match="revoked"):
         await auth.holder(key)

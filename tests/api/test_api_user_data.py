@@ -1,4 +1,4 @@
-"""Who sees data of users: with a higher role set, nothing that a lower one can read holds any of it."""
+"""Data of users: with a higher role required, no answer to a lower one holds any of it."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ SHOWS = {
     "/v1/dead-letters/fanout",
     "/v1/dead-letters/reports",
 }
-"""Where the data that is put here is seen by who may; a new route that shows some is put here too."""
+"""Fields in which the data that is put here is visible to higher roles; data of a new route is put here, too."""
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PLACED = """
@@ -44,31 +44,33 @@ INSERT INTO tickwright.trackers
        (id, created_at, tracking_until, account_no, place, partner_no, status, external_id, events)
 SELECT id, created_at, tracking_until, account_no, $1, partner_no, status, external_id, $2 FROM taken
 """
-"""What the registrar does with the tracker, and what its first poll brings."""
+"""The work of the registrar on the tracker, and the result of its first poll."""
 
 
-class Dead:
-    """Dead letters with one message."""
+class OneDeadLetter:
+    """A queue of dead letters with one message."""
 
     async def peek(self, _limit: int) -> Peeked:
-        """The message."""
+        """Return the message."""
         dead = DeadMessage("m1", "rejected", "no such module", 1.0, json.dumps(DATA).encode(), "users")
         return Peeked([dead], 1)
 
     async def requeue(self, _limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
-        """Nothing."""
+        """Return nothing."""
         return []
 
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[RunningApi]:
     """An API that shows data of users to operators and above, with some of every kind."""
-    async with running_api(database_url, payloads_from=Role.OPERATOR, dead_tasks=Dead(), dead_calls=Dead()) as running:
+    async with running_api(
+        database_url, payloads_from=Role.OPERATOR, dead_tasks=OneDeadLetter(), dead_calls=OneDeadLetter()
+    ) as running:
         yield running
 
 
 async def put_data(api: RunningApi) -> dict[str, str]:
-    """Put the canary wherever users put data; return what stands in the places of a path."""
+    """Put the canary into every field for data of users; return the values of path parameters."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
     text = json.dumps(DATA)
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET result = $2, progress = $2 WHERE id = $1", job, text)
@@ -94,7 +96,7 @@ async def put_data(api: RunningApi) -> dict[str, str]:
 
 
 async def put_action(api: RunningApi, client: str) -> int:
-    """An execution with one action."""
+    """Create an execution with one action."""
     execution = await api.pool.fetchval(
         "INSERT INTO tickwright.executions (batch_id, slot_at, status) "
         "SELECT id, $1, 'FINISHED' FROM tickwright.batches RETURNING id",
@@ -113,18 +115,18 @@ async def put_action(api: RunningApi, client: str) -> int:
 
 
 async def reads(api: RunningApi) -> list[str]:
-    """Every path that can be read and ends."""
+    """Return every path that can be read and ends."""
     document = (await api.stranger.get("/v1/openapi.json")).json
     return [path for path, item in document["paths"].items() if "get" in item and path not in STREAMS | FILES]
 
 
 def filled(path: str, places: dict[str, Any]) -> str:
-    """The path of what was put there; names are those of our task type."""
+    """Return the path of the data that was put; names are those of the test's task type."""
     return re.sub(r"\{([a-z_]+)\}", lambda found: str(places.get(found[1], "noop")), path)
 
 
 async def seen(client: Client, paths: list[str], places: dict[str, Any]) -> dict[str, str]:
-    """The text of every answer, problems among them, and the first event of every stream."""
+    """Return the text of every answer, problems included, and the first event of every stream."""
     answers = [await client.get(filled(path, places)) for path in paths]
     assert not [answer.body for answer in answers if answer.status >= 500]
     texts = {path: answer.body.decode() for path, answer in zip(paths, answers, strict=True)}
@@ -133,7 +135,7 @@ async def seen(client: Client, paths: list[str], places: dict[str, Any]) -> dict
 
 
 async def test_no_route_shows_a_viewer_what_only_operators_see(api: RunningApi) -> None:
-    """Every GET route: the canary is nowhere, and where it would be ``payload_hidden`` says so."""
+    """Every GET route: the canary is nowhere, and ``payload_hidden`` marks the fields."""
     places = await put_data(api)
     paths = await reads(api)
     operators = await seen(api.operator, paths, places)
@@ -146,15 +148,15 @@ async def test_no_route_shows_a_viewer_what_only_operators_see(api: RunningApi) 
     (await api.operator.get(f"/v1/reports/{places['report_id']}/file")).says(409, "report_not_finished")
 
 
-async def test_what_a_service_is_told_is_hidden_too(api: RunningApi) -> None:
-    """Conditions and feed of a part are refused as a whole: a service that got ``null`` would bring wrong rows."""
+async def test_conditions_and_feed_of_a_service_are_hidden(api: RunningApi) -> None:
+    """A part's request is refused as a whole: with ``null`` in it a service would deliver wrong rows."""
     kind = {
         "parameters": {"who": "text"},
         "listeners": {"paid": {"service": True, "columns": {"id": "BIGINT"}}},
         "merge": "SELECT id FROM paid",
     }
-    assert (await api.admin.send("PUT", "/v1/report-types/told", kind)).status == 201
-    report = (await api.operator.post("/v1/reports", {"type": "told", "conditions": DATA})).json["id"]
+    assert (await api.admin.send("PUT", "/v1/report-types/sent", kind)).status == 201
+    report = (await api.operator.post("/v1/reports", {"type": "sent", "conditions": DATA})).json["id"]
     path = f"/v1/reports/{report}/parts/paid"
     assert (await api.operator.get(path)).json["conditions"] == DATA
     refused = await api.viewer.get(path)
@@ -162,8 +164,8 @@ async def test_what_a_service_is_told_is_hidden_too(api: RunningApi) -> None:
     assert CANARY not in refused.body.decode()
 
 
-async def test_nobody_asks_about_clients_whom_he_does_not_see(database_url: str) -> None:
-    """A count answers any question, one bit at a time: an expression of one's own needs the role that sees the data."""
+async def test_an_expression_on_clients_needs_the_role_that_sees_data(database_url: str) -> None:
+    """A count reveals data one bit at a time."""
     async with running_api(database_url, payloads_from=Role.ADMIN) as api:
         guess = {"expression": "client.income > 1000"}
         (await api.operator.post("/v1/campaigns/loans/dry-run", guess)).says(403, "payload_hidden")
@@ -172,7 +174,7 @@ async def test_nobody_asks_about_clients_whom_he_does_not_see(database_url: str)
 
 
 async def test_conditions_of_a_report_need_the_role_that_sees_data(database_url: str) -> None:
-    """The number of its rows answers any question, as the count of a dry run does."""
+    """The number of its rows reveals data, as the count of a dry run does."""
     async with running_api(database_url, payloads_from=Role.ADMIN) as api:
         kind = {"parameters": {"who": "text"}, "listeners": {"users": {}}}
         assert (await api.admin.send("PUT", "/v1/report-types/users", kind)).status == 201
@@ -182,31 +184,31 @@ async def test_conditions_of_a_report_need_the_role_that_sees_data(database_url:
         assert (await api.admin.post("/v1/reports", {"type": "users", "conditions": DATA})).status == 201
 
 
-async def test_words_of_errors_stay(api: RunningApi) -> None:
-    """Hidden is what users gave; why something failed is what a viewer is there for."""
+async def test_texts_of_errors_are_not_hidden(api: RunningApi) -> None:
+    """Only data of users is hidden; a viewer needs the reason of a failure."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = 'no route' WHERE id = $1", job)
-    said = (await api.viewer.get(f"/v1/jobs/{job}")).json
-    assert (said["error_message"], said["payload"], said["result"]) == ("no route", None, None)
+    answered = (await api.viewer.get(f"/v1/jobs/{job}")).json
+    assert (answered["error_message"], answered["payload"], answered["result"]) == ("no route", None, None)
     assert (await api.viewer.get("/v1/dead-letters/fanout")).json["items"][0]["error_message"] == "no such module"
 
 
-async def test_the_trace_of_a_job_stays(api: RunningApi) -> None:
-    """It is ids alone; what somebody else wrote in its place is not shown to anybody."""
+async def test_the_trace_of_a_job_is_not_hidden(api: RunningApi) -> None:
+    """It has only ids; another value that a user wrote there is shown to no role."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
-    for said, seen_is in ((TRACE, TRACE), (f"00-{CANARY}", None)):
-        await api.pool.execute("UPDATE tickwright.scheduled_tasks SET traceparent = $2 WHERE id = $1", job, said)
+    for stored, seen_is in ((TRACE, TRACE), (f"00-{CANARY}", None)):
+        await api.pool.execute("UPDATE tickwright.scheduled_tasks SET traceparent = $2 WHERE id = $1", job, stored)
         assert (await api.viewer.get(f"/v1/jobs/{job}")).json["traceparent"] == seen_is
 
 
 async def test_the_session_says_whether_payloads_are_shown(api: RunningApi) -> None:
-    """The page asks once, and shows a note instead of empty fields."""
+    """The dashboard reads it once, and shows a note instead of empty fields."""
     assert [
         (await client.get("/v1/session")).json["shows_payloads"] for client in (api.viewer, api.operator, api.admin)
     ] == [False, True, True]
 
 
-async def test_one_callers_right_is_not_anothers(api: RunningApi) -> None:
+async def test_concurrent_requests_keep_their_own_rights(api: RunningApi) -> None:
     """Requests at the same time on one connection pool: each sees what its own role sees."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
     clients = [api.viewer, api.operator] * 50
@@ -215,14 +217,14 @@ async def test_one_callers_right_is_not_anothers(api: RunningApi) -> None:
 
 
 def kinds(of: type[UserData] = UserData) -> Iterator[type[UserData]]:
-    """Every view with data of users."""
+    """Yield every view with data of users."""
     for kind in of.__subclasses__():
         yield kind
         yield from kinds(kind)
 
 
 async def test_every_hidden_field_may_be_null_in_the_document(api: RunningApi) -> None:
-    """What a client was generated from allows what it gets."""
+    """A client that is generated from the document accepts the answers."""
     schemas = (await api.stranger.get("/v1/openapi.json")).json["components"]["schemas"]
     found = {kind.__name__: kind.USER_DATA for kind in kinds() if kind.__name__ in schemas}
     assert len(found) >= 10
@@ -245,8 +247,8 @@ class Note(msgspec.Struct, UserData):
     payload_hidden: bool = False
 
 
-def test_what_is_hidden_is_hidden_at_any_depth_and_nothing_else_changes() -> None:
-    """In lists, pages and maps; the value itself stays as it was, for it may be somebody else's too."""
+def test_fields_are_hidden_at_any_depth_and_others_are_unchanged() -> None:
+    """In lists, pages and maps; the value itself is not modified, since other requests may share it."""
     whole = Page([Note("a", [Note("b")], {"x": Note("c")})], "next")
     assert shown(whole) is whole
     set_sight(allowed=False)
@@ -261,13 +263,13 @@ def test_what_is_hidden_is_hidden_at_any_depth_and_nothing_else_changes() -> Non
     assert (whole.items[0].text, whole.items[0].payload_hidden) == ("a", False)
 
 
-DOOR = f"https://hooks.example/{CANARY}?key={CANARY}"
+HOOK = f"https://hooks.example/{CANARY}?key={CANARY}"
 HTTP = {
     "url": f"https://api.example/{CANARY}/{{external_id}}",
     "status": "status",
     "headers": {"X-Key": CANARY, "authorization": f"Basic {CANARY}", "x-named": "Bearer ${env:DHL_TOKEN}"},
 }
-PARTY = {"url": f"{DOOR}#x", "notes": [f"see {DOOR}, or {DOOR}"], DOOR: 1, "api_host": f"cpo.example/{CANARY}"}
+PARTY = {"url": f"{HOOK}#x", "notes": [f"see {HOOK}, or {HOOK}"], HOOK: 1, "api_host": f"cpo.example/{CANARY}"}
 WHOLE = {
     "/v1/task-types", "/v1/task-types/{name}", "/v1/partners", "/v1/partners/{name}", "/v1/outbox", "/v1/jobs/{job_id}",
     "/v1/entities/{code}", "/v1/alerts", "/v1/overview", "/v1/stream", "/v1/reports", "/v1/reports/{report_id}",
@@ -275,53 +277,53 @@ WHOLE = {
 }  # fmt: skip
 FACTS = '{"reason": "no %s", "n": 12345678901234567890123, "f": 1.10, "e": "a \\\\ \\u00e9"}'
 ODD = f"slack:{CANARY}"
-"""Where an operator sees addresses and headers whole."""
+"""Addresses and headers that only operators see whole."""
 
 
-async def put_doors(api: RunningApi) -> int:
-    """Put the canary into every address and header that an operator sets, and let each leave its audit rows.
+async def put_credentials(api: RunningApi) -> int:
+    """Put the canary into every address and header that an operator sets, and let each write its audit rows.
 
     Returns:
-        The id of a report that failed.
+        The id of a failed report.
     """
     send = api.admin.send
-    assert (await send("PUT", "/v1/task-types/hook", {"target": DOOR})).status == 201
+    assert (await send("PUT", "/v1/task-types/hook", {"target": HOOK})).status == 201
     assert (await send("PATCH", "/v1/task-types/hook", {"max_attempts": 2})).status == 200
     assert (await send("PUT", "/v1/partners/dhl", {"rate": "5/s", "http": HTTP})).status == 201
     assert (await send("POST", "/v1/partners/dhl/pause")).status == 200
-    receiver = await send("PUT", "/v1/alerts/receivers/pager", {"url": DOOR})
+    receiver = await send("PUT", "/v1/alerts/receivers/pager", {"url": HOOK})
     assert receiver.status == 201, receiver.body
-    for destination in (DOOR, ODD, f"https:{CANARY}"):
+    for destination in (HOOK, ODD, f"https:{CANARY}"):
         await api.pool.execute("INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}')", destination)
     assert (await send("PUT", "/v1/entities/door", {"party": PARTY})).status == 201
     job = (await send("POST", "/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
-    error = f"no {DOOR}, and none in " + json.dumps({"callback": DOOR}).replace("/", "\\/")
+    error = f"no {HOOK}, and none in " + json.dumps({"callback": HOOK}).replace("/", "\\/")
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = $2 WHERE id = $1", job, error)
     await api.pool.execute(
         "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts) "
         "VALUES (7, $1, '{}', '{}', now(), 1)",
-        DOOR,
+        HOOK,
     )
-    assert (await send("POST", "/v1/outbox:retry", {"destination": DOOR})).status == 200
-    requeued = await send("POST", "/v1/dead-letters/requeue", {"kind": "outbox", "subject": DOOR})
+    assert (await send("POST", "/v1/outbox:retry", {"destination": HOOK})).status == 200
+    requeued = await send("POST", "/v1/dead-letters/requeue", {"kind": "outbox", "subject": HOOK})
     assert requeued.status == 200, requeued.body
     assert (await send("POST", "/v1/outbox/7/discard")).status == 200
     await api.pool.execute(
         "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state, facts) "
         "VALUES ('outbox_oldest', 'x', 'info', 'x', 'firing', $1)",
-        FACTS % DOOR,
+        FACTS % HOOK,
     )
     return await put_failures(api)
 
 
 async def put_failures(api: RunningApi) -> int:
-    """A report and an execution that failed, with the canary in their errors."""
+    """Create a failed report and a failed execution with the canary in their errors."""
     await api.pool.execute(
         "WITH made AS (INSERT INTO tickwright.batches (name, kind, type) VALUES ('shut', 'campaign', 'MANUAL') "
         "              RETURNING id) "
         "INSERT INTO tickwright.executions (batch_id, slot_at, status, error_message) "
         "SELECT id, now(), 'EXCEPTION_OCCURRED', $1 FROM made",
-        f"no {DOOR}",
+        f"no {HOOK}",
     )
     assert (await api.admin.send("PUT", "/v1/report-types/shut", {"listeners": {"users": {}}})).status == 201
     report = (await api.operator.post("/v1/reports", {"type": "shut"})).json["id"]
@@ -329,15 +331,15 @@ async def put_failures(api: RunningApi) -> int:
         "UPDATE tickwright.reports SET status = 'failed', step_at = NULL, finished_at = now(), error = $2 "
         "WHERE id = $1",
         report,
-        f"no {DOOR}",
+        f"no {HOOK}",
     )
     return int(report)
 
 
-async def test_no_route_shows_a_viewer_what_may_open_a_door(database_url: str) -> None:
-    """Every GET route: path and query of addresses and plain headers are for operators, in the audit for nobody."""
+async def test_no_route_shows_a_viewer_a_possible_credential(database_url: str) -> None:
+    """Every GET route: paths and queries of addresses and plain headers are for operators; the audit masks them."""
     async with running_api(database_url) as api:
-        report = await put_doors(api)
+        report = await put_credentials(api)
         paths, client = [*await reads(api), *FILES], api.viewer
         job = (await client.get("/v1/jobs")).json["items"][0]["id"]
         shows: set[str] = set()
@@ -366,7 +368,7 @@ async def test_no_route_shows_a_viewer_what_may_open_a_door(database_url: str) -
 
 
 async def test_an_alert_names_the_host_of_a_destination_only(database_url: str) -> None:
-    """Alerts go to viewers, logs and receivers; of two destinations of one host the one that waits longest is told."""
+    """Alerts go to viewers, logs and receivers; of two destinations of one host the longest waiting one is reported."""
     async with running_api(database_url) as api:
         for place, age in (("a", 900), ("b", 500)):
             await api.pool.execute(
@@ -382,41 +384,41 @@ async def test_an_alert_names_the_host_of_a_destination_only(database_url: str) 
         assert finding.facts["age_s"] >= 900
 
 
-async def test_an_alert_tells_receivers_the_host_only_of_an_address_in_its_facts(database_url: str) -> None:
-    """Facts repeat what others answered; a receiver is somebody else's server."""
+async def test_an_alert_has_only_the_host_of_addresses_in_its_facts(database_url: str) -> None:
+    """Facts repeat errors of other servers; a receiver is a server of another party."""
     async with running_api(database_url) as api:
         receiver = await api.admin.send("PUT", "/v1/alerts/receivers/pager", {"url": "https://pager.example/x"})
         assert receiver.status == 201, receiver.body
         rule = next(rule for rule in RULES if rule.name == "outbox_oldest")
         async with api.pool.acquire() as connection, connection.transaction():
             await alerting._apply_findings(
-                connection, rule, [Finding("x", {"age_s": 900, "reason": f"no {DOOR}"})], set()
+                connection, rule, [Finding("x", {"age_s": 900, "reason": f"no {HOOK}"})], set()
             )
-        told = await api.pool.fetchval("SELECT payload::text FROM tickwright.outbox WHERE destination LIKE 'alert:%'")
+        sent = await api.pool.fetchval("SELECT payload::text FROM tickwright.outbox WHERE destination LIKE 'alert:%'")
         alert = (await api.operator.get("/v1/alerts")).json["items"][0]
     assert alert["facts"] == {"age_s": 900, "reason": "no https://hooks.example/…"}
-    assert CANARY not in told
+    assert CANARY not in sent
     assert CANARY not in alert["summary"]
 
 
-async def test_what_is_masked_is_not_taken_for_a_setting(database_url: str) -> None:
-    """Whoever sends back what he was shown is told so, and nothing is overwritten."""
+async def test_a_masked_value_is_not_saved_as_a_setting(database_url: str) -> None:
+    """A client that sends a masked value back gets an error, and nothing is overwritten."""
     async with running_api(database_url) as api:
-        await put_doors(api)
+        await put_credentials(api)
         for path, body in (
             ("/v1/partners/dhl", {"http": {"headers": {"X-Key": "***"}}}),
             ("/v1/partners/dhl", {"http": {"url": "https://api.example/…"}}),
             ("/v1/task-types/hook", {"target": "https://hooks.example/…"}),
         ):
             assert (await api.admin.send("PATCH", path, body)).status == 422
-        assert (await api.admin.get("/v1/task-types/hook")).json["target"] == DOOR
+        assert (await api.admin.get("/v1/task-types/hook")).json["target"] == HOOK
         assert (await api.admin.get("/v1/partners/dhl")).json["settings"]["http"] == HTTP
 
 
 async def test_audit_rows_of_releases_that_did_not_mask_are_masked_for_viewers(database_url: str) -> None:
-    """They were written whole."""
+    """They were written unmasked."""
     async with running_api(database_url) as api:
-        row = json.dumps({"target": DOOR, "settings": {"http": HTTP}, "party": PARTY, "n": 0})
+        row = json.dumps({"target": HOOK, "settings": {"http": HTTP}, "party": PARTY, "n": 0})
         row = row.replace(": 0", f": {'9' * 6000}")
         await api.pool.execute(
             "INSERT INTO tickwright.audit (actor, action, subject, before, after) VALUES ('a', 'b', 'c', $1, $1)", row

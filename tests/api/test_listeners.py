@@ -1,4 +1,4 @@
-"""Every listener against clients that are slow, silent or many: its connections end, and others are answered."""
+"""Every listener against clients that are slow, silent or many: their connections end, and others are answered."""
 
 import asyncio
 import platform
@@ -30,13 +30,13 @@ ANSWER = 16_000_000
 
 
 def abort(writer: asyncio.StreamWriter) -> None:
-    """Close at once; whoever holds this keeps the connection."""
+    """Close at once; the connection stays with its other holder."""
     writer.transport.abort()
 
 
 @dataclass(frozen=True)
-class Place:
-    """A listener under test; ``holds`` says how many connections it has."""
+class Listening:
+    """A listener under test; ``holds`` returns the number of its connections."""
 
     port: int
     holds: Callable[[], int]
@@ -46,7 +46,7 @@ class Place:
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0), limit=2**16)
 
     async def healthz(self, address: str) -> bytes:
-        """Ask for ``/healthz`` from an address, and return the first line."""
+        """Request ``/healthz`` from an address, and return the first line."""
         reader, writer = await self.opened(address=address)
         writer.write(PROBE)
         line = await reader.readline()
@@ -55,14 +55,14 @@ class Place:
 
 
 @asynccontextmanager
-async def api(url: str, limits: ListenerLimits) -> AsyncIterator[Place]:
-    """The API's listener, with a page that answers much."""
-    async with running_api(url, listener=limits, page=much) as running:
-        yield Place(running.port, lambda: len(running.listener.server_state.connections))
+async def api(url: str, limits: ListenerLimits) -> AsyncIterator[Listening]:
+    """The API's listener, with a page that answers large_answer."""
+    async with running_api(url, listener=limits, page=large_answer) as running:
+        yield Listening(running.port, lambda: len(running.listener.server_state.connections))
 
 
 @asynccontextmanager
-async def probes(_url: str, limits: ListenerLimits) -> AsyncIterator[Place]:
+async def probes(_url: str, limits: ListenerLimits) -> AsyncIterator[Listening]:
     """The listener of the probes, with many metrics."""
 
     async def database() -> bool:
@@ -74,7 +74,7 @@ async def probes(_url: str, limits: ListenerLimits) -> AsyncIterator[Place]:
     server = HealthServer("127.0.0.1:0", states=list, database=database, metrics=metrics, limits=limits)
     task = asyncio.create_task(server.run())
     await eventually_async(lambda: server.port)
-    yield Place(server.port or 0, lambda: server.connections)
+    yield Listening(server.port or 0, lambda: server.connections)
     await server.stop()
     await task
 
@@ -83,8 +83,8 @@ LISTENERS = {"api": api, "probes": probes}
 LARGE = {"api": b"/page", "probes": b"/metrics"}
 
 
-async def much(_scope: Any, _receive: Any, send: Any) -> None:
-    """A page of many bytes."""
+async def large_answer(_scope: Any, _receive: Any, send: Any) -> None:
+    """Answer with many bytes."""
     length = str(ANSWER).encode()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
     await send({"type": "http.response.body", "body": b"x" * ANSWER})
@@ -92,12 +92,12 @@ async def much(_scope: Any, _receive: Any, send: Any) -> None:
 
 @pytest.fixture(params=LISTENERS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Each listener in turn."""
+    """Each listener, one after the other."""
     return str(request.param)
 
 
 async def dripping(writer: asyncio.StreamWriter) -> None:
-    """Send a byte again and again."""
+    """Send a byte repeatedly."""
     with suppress(ConnectionError):
         while not writer.is_closing():
             writer.write(b"x")
@@ -120,7 +120,7 @@ SLOW = {
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("sent", SLOW)
-async def test_a_connection_that_waits_for_its_client_ends(database_url: str, kind: str, sent: str) -> None:
+async def test_a_connection_whose_client_sends_nothing_ends(database_url: str, kind: str, sent: str) -> None:
     """Whatever arrives in between: no byte moves a deadline; meanwhile another address is answered."""
     begins, drips = SLOW[sent]
     async with LISTENERS[kind](database_url, SHORT) as place:
@@ -136,18 +136,18 @@ async def test_a_connection_that_waits_for_its_client_ends(database_url: str, ki
 
 @pytest.mark.parametrize("then", [b"", b"connection: close\r\n"])
 async def test_a_client_that_does_not_read_its_answer_is_cut(database_url: str, kind: str, then: bytes) -> None:
-    """Also one that asked for the end of the connection, which otherwise would wait for the last byte."""
+    """Also one that requested the end of the connection, which otherwise would wait for the last byte."""
     async with LISTENERS[kind](database_url, SHORT) as place:
-        deaf = deaf_socket(place.port)
-        deaf.sendall(b"GET " + LARGE[kind] + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n" + then + b"\r\n")
+        unread_client = unread_socket(place.port)
+        unread_client.sendall(b"GET " + LARGE[kind] + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n" + then + b"\r\n")
         await eventually_async(lambda: place.holds() == 1, what="it is there")
         await eventually_async(lambda: place.holds() == 0, 30, what="it was cut")
         assert b" 200 " in await place.healthz("127.0.0.2")
-        deaf.close()
+        unread_client.close()
 
 
-def deaf_socket(port: int, address: str = "127.0.0.1") -> socket.socket:
-    """A connection that takes little without being read."""
+def unread_socket(port: int, address: str = "127.0.0.1") -> socket.socket:
+    """A connection with small buffers that is never read."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.bind((address, 0))
@@ -155,34 +155,34 @@ def deaf_socket(port: int, address: str = "127.0.0.1") -> socket.socket:
     return made
 
 
-async def test_clients_that_do_not_read_have_a_bound_together(database_url: str) -> None:
+async def test_clients_that_do_not_read_share_a_bound(database_url: str) -> None:
     """However many addresses they have and requests they send; meanwhile others read whole answers."""
     limits = replace(LONG, connections=256, unread_bytes=1_000_000)
     request = b"GET /v1/openapi.json HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     async with running_api(database_url, listener=limits) as running:
-        for listening in running.listener.servers[0].sockets:  # and those that it accepts: the kernel keeps little
+        for listening in running.listener.servers[0].sockets:  # and those that it accepts: the kernel buffers little
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
         document = (await running.stranger.get("/v1/openapi.json")).body
         connections: Any = running.listener.server_state.connections
-        deaf: list[socket.socket] = []
+        unread_client: list[socket.socket] = []
         for number in range(64):
-            deaf.append(deaf_socket(running.port, f"127.0.0.{10 + number % 8}"))
-            deaf[-1].sendall(request * PIPELINED_MAX)
+            unread_client.append(unread_socket(running.port, f"127.0.0.{10 + number % 8}"))
+            unread_client[-1].sendall(request * PIPELINED_MAX)
             if number % 8 == 7:
                 assert (await running.stranger.get("/healthz")).status == 200
                 assert (await running.stranger.get("/v1/openapi.json")).body == document
                 assert (await running.viewer.get("/v1/session")).status == 200
                 unread = sum(connection.transport.get_write_buffer_size() for connection in connections)
                 assert unread <= limits.unread_bytes + UNREAD_UNCOUNTED * len(connections)
-        await eventually_async(lambda: len(connections) < len(deaf) / 2, what="most are closed")
+        await eventually_async(lambda: len(connections) < len(unread_client) / 2, what="most are closed")
         assert 0 < running.listener.admission.unread_bytes <= limits.unread_bytes
-        for one in deaf:
+        for one in unread_client:
             one.close()
 
 
-async def test_an_answer_to_a_key_is_known_to_its_listener(database_url: str) -> None:
-    """Below a path prefix, too: of unread answers those without a key are closed first."""
-    async with running_api(database_url, path_prefix="/under", page=much) as running:
+async def test_a_listener_knows_which_answers_have_a_key(database_url: str) -> None:
+    """Also below a path prefix: of unread answers those without a key are closed first."""
+    async with running_api(database_url, path_prefix="/under", page=large_answer) as running:
         connections: Any = running.listener.server_state.connections
         assert (await running.stranger.get("/under/v1/openapi.json")).status == 200
         assert not any(connection.has_key for connection in connections)
@@ -192,7 +192,7 @@ async def test_an_answer_to_a_key_is_known_to_its_listener(database_url: str) ->
 
 @pytest.mark.matrix
 async def test_a_client_that_reads_slowly_gets_everything(database_url: str, kind: str) -> None:
-    """Longer than the deadline: an answer is not cut while it is read at the slowest rate."""
+    """Longer than the deadline: an answer is not cut while the client reads at the lowest accepted rate."""
     async with LISTENERS[kind](database_url, replace(SHORT, unread_s=1.5)) as place:
         reader, writer = await place.opened()
         writer.write(b"GET " + LARGE[kind] + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
@@ -206,8 +206,8 @@ async def test_a_client_that_reads_slowly_gets_everything(database_url: str, kin
 
 
 @pytest.mark.parametrize("body", [b"content-length: 10\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n"])
-async def test_an_answer_to_an_unread_body_says_that_it_closes(database_url: str, kind: str, body: bytes) -> None:
-    """And does; what the client still sends does not destroy the answer."""
+async def test_an_answer_to_an_unread_body_closes_the_connection(database_url: str, kind: str, body: bytes) -> None:
+    """And says so; later bytes of the client do not destroy the answer."""
     async with LISTENERS[kind](database_url, SHORT) as place:
         reader, writer = await place.opened()
         writer.write(b"POST /v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\n" + body)
@@ -220,7 +220,7 @@ async def test_an_answer_to_an_unread_body_says_that_it_closes(database_url: str
 
 
 async def test_a_request_that_was_read_leaves_its_connection_open(database_url: str, kind: str) -> None:
-    """Keep-alive works as before, for requests one after the other and for those sent together."""
+    """Keep-alive works, for requests one after the other and for those sent together."""
     async with LISTENERS[kind](database_url, LONG) as place:
         reader, writer = await place.opened()
         body = EARLY + b"0123456789"
@@ -250,14 +250,14 @@ UPGRADES = {
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """Return what comes until the connection ends."""
+    """Return what arrives until the connection ends."""
     return await asyncio.wait_for(reader.read(), ENDS_S)
 
 
 @pytest.mark.parametrize("upgrade", UPGRADES)
 @pytest.mark.parametrize("body", BODIES)
 async def test_a_body_is_never_the_next_request(database_url: str, kind: str, body: str, upgrade: str) -> None:
-    """Whatever upgrade is asked for, and in whichever segments the body arrives."""
+    """For any requested upgrade, and with the body in any segments."""
     async with LISTENERS[kind](database_url, LONG) as place:
         for apart in (False, True):
             reader, writer = await place.opened()
@@ -276,8 +276,8 @@ async def test_a_body_is_never_the_next_request(database_url: str, kind: str, bo
 
 @pytest.mark.parametrize("upgrade", UPGRADES)
 @pytest.mark.parametrize("chunks", [False, True])
-async def test_a_job_is_scheduled_whatever_upgrade_is_asked_for(database_url: str, chunks: bool, upgrade: str) -> None:
-    """The fast lane reads the body, in one piece or byte by byte, and the connection serves the next request."""
+async def test_a_job_is_scheduled_whatever_upgrade_is_requested(database_url: str, chunks: bool, upgrade: str) -> None:
+    """The fast path reads the body, in one piece or byte by byte, and the connection serves the next request."""
     text = b'{"task_type":"noop","payload":{}}'
     lengths = b"transfer-encoding: chunked" if chunks else b"content-length: %d" % len(text)
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text) if chunks else text
@@ -298,8 +298,8 @@ async def test_a_job_is_scheduled_whatever_upgrade_is_asked_for(database_url: st
             writer.close()
 
 
-async def test_connect_is_refused_and_nothing_behind_it_is_read(database_url: str, kind: str) -> None:
-    """Behind it another protocol would begin, as far as the parser knows."""
+async def test_connect_is_refused_and_later_bytes_are_not_read(database_url: str, kind: str) -> None:
+    """After it another protocol would begin, as far as the parser knows."""
     async with LISTENERS[kind](database_url, LONG) as place:
         for target in (b"127.0.0.1:80", b"/healthz"):
             reader, writer = await place.opened()
@@ -323,7 +323,7 @@ async def test_of_thousands_of_requests_in_one_segment_a_few_are_answered(databa
 
 
 async def test_no_more_jobs_are_scheduled_than_may_wait(database_url: str) -> None:
-    """What is not answered has done nothing, so that it may be sent again."""
+    """An unanswered request has no effect, so it can be sent again."""
     text = b'{"task_type":"noop","payload":{}}'
     async with running_api(database_url, listener=LONG) as running:
         head = b"POST /v1/jobs HTTP/1.1\r\nauthorization: Bearer %b\r\n" % str(running.operator.key).encode()
@@ -336,8 +336,8 @@ async def test_no_more_jobs_are_scheduled_than_may_wait(database_url: str) -> No
 
 
 @pytest.mark.parametrize("path", [b"/v1/session", b"/v1/jobs", b"/v1/stream"])
-async def test_trailers_without_end_are_refused(database_url: str, path: bytes) -> None:
-    """Many short ones, and a long one: not kept, counted, and after 32 KiB the connection closes."""
+async def test_endless_trailers_are_refused(database_url: str, path: bytes) -> None:
+    """Many short ones, and a long one: they are not kept, and after 32 KiB the connection closes."""
     async with running_api(database_url, listener=LONG) as running:
         for begins, piece in [(b"0\r\n", b"a: b\r\n" * 100), (b"0\r\na: ", b"b" * 500)]:
             reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
@@ -347,7 +347,7 @@ async def test_trailers_without_end_are_refused(database_url: str, path: bytes) 
             writer.write(head + begins)
             sending = asyncio.create_task(repeated(writer, piece))
             answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ENDS_S)
-            if path != b"/v1/stream":  # whose answer does not wait for a body: behind its begin nothing is parsed
+            if path != b"/v1/stream":  # whose answer does not wait for a body: after its beginning nothing is parsed
                 assert b" 431 " in answer
                 assert b"head_too_large" in await ended(reader)
             assert b"connection: close" in answer
@@ -357,7 +357,7 @@ async def test_trailers_without_end_are_refused(database_url: str, path: bytes) 
 
 
 async def repeated(writer: asyncio.StreamWriter, piece: bytes) -> None:
-    """Send a piece again and again."""
+    """Send a piece repeatedly."""
     with suppress(ConnectionError):
         while not writer.is_closing():
             writer.write(piece)
@@ -365,8 +365,8 @@ async def repeated(writer: asyncio.StreamWriter, piece: bytes) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_is_no_http_does_not_disturb_the_answer_before_it(database_url: str, kind: str) -> None:
-    """It comes whole and alone, and the connection closes; by itself what is no HTTP hears a 400."""
+async def test_bytes_that_are_no_http_do_not_disturb_the_answer_before_them(database_url: str, kind: str) -> None:
+    """The answer arrives whole and alone, and the connection closes; such bytes alone are answered with 400."""
     async with LISTENERS[kind](database_url, LONG) as place:
         for sent, status in [(BARE + b"what\r\n\r\n", b"200"), (b"what\r\n\r\n", b"400")]:
             reader, writer = await place.opened()
@@ -378,8 +378,8 @@ async def test_what_is_no_http_does_not_disturb_the_answer_before_it(database_ur
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD, PROBE, EARLY])
-async def test_a_flood_from_one_address_leaves_others_alone(database_url: str, kind: str, sent: bytes) -> None:
-    """It has its share and displaces itself; another address, and the same one, are answered all the time."""
+async def test_many_connections_from_one_address_delay_no_others(database_url: str, kind: str, sent: bytes) -> None:
+    """It has its share and displaces its own connections; another address, and this one, are always answered."""
     async with LISTENERS[kind](database_url, LONG) as place, AsyncExitStack() as stack:
         for number in range(200):
             _, writer = await place.opened()
@@ -391,8 +391,8 @@ async def test_a_flood_from_one_address_leaves_others_alone(database_url: str, k
         await eventually_async(lambda: place.holds() <= LONG.per_address + 1, what="one address has its share")
 
 
-async def test_a_flood_from_many_addresses_leaves_health_alone(database_url: str, kind: str) -> None:
-    """At the cap of all, the address that holds most makes room."""
+async def test_many_connections_from_many_addresses_do_not_delay_health(database_url: str, kind: str) -> None:
+    """At the total cap the address with the most connections loses one."""
     async with LISTENERS[kind](database_url, LONG) as place, AsyncExitStack() as stack:
         reader, kept = await place.opened(address="127.0.1.1")
         for number in range(200):
@@ -405,8 +405,8 @@ async def test_a_flood_from_many_addresses_leaves_health_alone(database_url: str
         kept.close()
 
 
-async def test_where_all_are_busy_only_probes_are_answered(database_url: str) -> None:
-    """Requests under way are never displaced: beyond the cap health is answered, and all else is refused."""
+async def test_while_all_connections_are_busy_only_probes_are_answered(database_url: str) -> None:
+    """Requests under way are never displaced: beyond the cap health is answered, and all others are refused."""
     free = asyncio.Event()
 
     async def slow(scope: Any, _receive: Any, send: Any) -> None:
@@ -417,7 +417,7 @@ async def test_where_all_are_busy_only_probes_are_answered(database_url: str) ->
 
     server, listening = Listener(slow, limits=LONG), bind("127.0.0.1", 0)
     task = asyncio.create_task(server.serve(sockets=[listening]))
-    place = Place(listening.getsockname()[1], lambda: len(server.server_state.connections))
+    place = Listening(listening.getsockname()[1], lambda: len(server.server_state.connections))
     request = b"GET /slow HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     busy = [await place.opened() for _ in range(LONG.per_address)]
     for _, writer in busy:
@@ -440,7 +440,7 @@ async def test_where_all_are_busy_only_probes_are_answered(database_url: str) ->
 
 
 async def test_a_proxys_address_has_no_share(database_url: str, kind: str) -> None:
-    """Many clients come from it; the cap of all holds for it, too."""
+    """Many clients have it; the total cap applies to it, too."""
     limits = replace(LONG, proxies=parse_networks("10.0.0.0/8, 127.0.0.1, ::1"))
     async with LISTENERS[kind](database_url, limits) as place, AsyncExitStack() as stack:
         for _ in range(limits.connections + 20):
@@ -450,8 +450,8 @@ async def test_a_proxys_address_has_no_share(database_url: str, kind: str) -> No
         assert b" 200 " in await place.healthz("127.0.0.2")
 
 
-async def test_an_import_that_drips_is_given_up(database_url: str) -> None:
-    """An import may last as long as it likes, at a slowest rate: a byte now and then does not keep it open."""
+async def test_an_import_that_is_too_slow_is_cut_off(database_url: str) -> None:
+    """An import may take any time at a lowest rate: a byte now and then does not keep it open."""
     limits = ApiLimits(idle_timeout=timedelta(seconds=1))
     async with running_api(database_url, limits=limits) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
@@ -482,8 +482,10 @@ async def test_an_import_that_drips_is_given_up(database_url: str) -> None:
         (b"host: " + platform.node().encode() + b"\r\n", True),
     ],
 )
-async def test_only_names_of_ours_are_answered(database_url: str, kind: str, host: bytes, allowed: bool) -> None:
-    """A page that has its own name lead to us reads nothing: 421, and what to set where the name is ours."""
+async def test_only_configured_host_names_are_answered(
+    database_url: str, kind: str, host: bytes, allowed: bool
+) -> None:
+    """A page whose host name resolves to the server reads nothing: 421, with the setting that allows a name."""
     limits = replace(LONG, hosts=parse_hosts("ticks.example.com, *.inner.example"))
     async with LISTENERS[kind](database_url, limits) as place:
         reader, writer = await place.opened()
@@ -495,18 +497,18 @@ async def test_only_names_of_ours_are_answered(database_url: str, kind: str, hos
 
 
 @pytest.mark.storm
-async def test_a_reader_of_events_that_does_not_read_makes_room(database_url: str) -> None:
-    """A stream under way has its place; one whose client reads nothing is the first to go."""
+async def test_a_stream_that_is_not_read_is_closed_first(database_url: str) -> None:
+    """A stream under way keeps its connection; one whose client does not read is the first to be closed."""
     async with running_api(database_url, listener=LONG, looks={"every_s": 0.02}) as running:
-        deaf = deaf_stream(running)
+        unread_client = unread_stream(running)
         await eventually_async(lambda: running.overview.streams == 1, what="it is open")
         await eventually_async(lambda: running.overview.streams == 0, 60, what="it was cut")
-        deaf.close()
+        unread_client.close()
 
 
-def deaf_stream(running: RunningApi) -> socket.socket:
-    """A stream that nobody reads."""
-    made = deaf_socket(running.port)
+def unread_stream(running: RunningApi) -> socket.socket:
+    """A stream that its client does not read."""
+    made = unread_socket(running.port)
     head = f"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {running.viewer.key}\r\n\r\n"
     made.sendall(head.encode())
     return made
@@ -514,7 +516,7 @@ def deaf_stream(running: RunningApi) -> socket.socket:
 
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD.replace(b"GET /healthz", b"POST /callback") + b"x\r\n\r\n"])
 async def test_the_examples_receiver_has_the_bounds_of_every_listener(sent: bytes) -> None:
-    """A client that sends nothing, a head without an end, or nothing behind its answer is cut."""
+    """A client that sends nothing, an endless head, or nothing after its answer is cut."""
     listening = bind("127.0.0.1", 0)
     server = server_of(Receiver(), SHORT)
     serving = asyncio.create_task(server.serve(sockets=[listening]))

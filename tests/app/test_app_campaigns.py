@@ -1,4 +1,4 @@
-"""Campaigns from a program: started by their names, looked at through the same service as everybody's."""
+"""Campaigns from a program: started by name, and read through the same service as by REST."""
 
 from typing import Any
 

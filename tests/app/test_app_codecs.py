@@ -45,7 +45,7 @@ async def test_codecs_of_the_caller_encode_nothing_twice(app: Tickwright, databa
 async def test_codecs_of_the_caller_under_sqlalchemy_encode_nothing_twice(
     app: Tickwright, database_url: str, other: Any
 ) -> None:
-    """SQLAlchemy sets some of its own; the caller may set others behind them."""
+    """SQLAlchemy sets some of its own; the caller may set others after them."""
     engine = create_async_engine(sqlalchemy_url(database_url).replace("+psycopg", "+asyncpg"))
     for sets_own in (False, True):
         async with engine.begin() as connection:

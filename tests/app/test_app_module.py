@@ -1,4 +1,4 @@
-"""A user's module: one function and a row per entity, in a program of one's own, through a real RabbitMQ."""
+"""A user's module: one function and a row per entity, in a program of their own, through a real RabbitMQ."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from tickwright import EntityTask, Rejected, Tickwright, Unavailable
 async def test_a_function_is_called_for_every_entity_that_names_its_module(
     database_url: str, rabbit_server: RabbitServer
 ) -> None:
-    """By ``@app.module`` and ``app.entities``; explain tells what became of it, and what its gate and handlers are."""
+    """By ``@app.module`` and ``app.entities``; explain shows what became of it, and what its gate and handlers are."""
     queues = Fanout(rabbit_server.url)
     app = Tickwright(
         database_url, amqp_url=rabbit_server.url, amqp_prefix=queues.names.prefix, metrics_bind="127.0.0.1:0"
@@ -61,7 +61,7 @@ async def _both(polled: dict[str, EntityTask]) -> bool:
     return len(polled) >= 2
 
 
-async def test_a_program_sets_and_looks_at_entities(database_url: str) -> None:
+async def test_a_program_sets_and_reads_entities(database_url: str) -> None:
     """The whole of the facade, with the errors of the REST API."""
     app = Tickwright(database_url)
     with pytest.raises(Unavailable, match="not open"):
@@ -83,7 +83,7 @@ async def test_a_program_sets_and_looks_at_entities(database_url: str) -> None:
             ({"party": [1]}, "invalid_payload"),
             ({"party": {"token": "abc"}}, "plain_secret"),
             ({"modules": "NOSUCH"}, "unknown_module"),
-            ({"partner": "nobody"}, "unknown_partner"),
+            ({"partner": "unknown"}, "unknown_partner"),
         ]
         for options, code in wrong:
             with pytest.raises(Rejected) as caught:

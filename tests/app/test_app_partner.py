@@ -138,7 +138,7 @@ async def test_a_partners_headers_carry_declared_secrets_to_declared_hosts_only(
     assert await asked_with("Bearer ${env:KEY}", monkeypatch, TICKWRIGHT_SECRET_HOSTS_KEY="") == []
 
 
-async def test_a_secret_that_was_written_behind_the_start_is_masked(
+async def test_a_secret_that_was_written_after_the_start_is_masked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A file that is rotated: what repeats its text later, such as an error, is kept and shown without it."""

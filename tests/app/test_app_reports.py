@@ -44,11 +44,11 @@ async def test_a_program_asks_for_a_report(database_url: str) -> None:
         seen = await app.reports.records.get(made.id)
         assert (seen.requester, seen.department, seen.source, seen.format) == ("python", "sales", "crm", "parquet")
         assert [part.listener for part in seen.parts] == ["users"]
-        other = await app.request_report("users", CONDITIONS, requester="somebody")
-        assert await stored(app) == [(made.id, "python"), (other.id, "somebody")]
+        other = await app.request_report("users", CONDITIONS, requester="colleague")
+        assert await stored(app) == [(made.id, "python"), (other.id, "colleague")]
 
 
-async def test_what_a_stranger_may_not_ask_a_program_may_not_either(database_url: str) -> None:
+async def test_a_program_has_the_bounds_of_the_rest_api(database_url: str) -> None:
     """The same bounds and codes as by REST, before anything reaches a statement."""
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"report_type": "user"}, "unknown_report_type"),
@@ -56,7 +56,7 @@ async def test_what_a_stranger_may_not_ask_a_program_may_not_either(database_url
         ({"report_type": "users", "requester": "x" * 201}, "invalid_value"),
         ({"report_type": "users", "conditions": {"a": float("nan")}}, "non_finite_number"),
         ({"report_type": "users", "conditions": {"a": "\0"}}, "unsupported_character"),
-        ({"report_type": "users", "notify": "nobody"}, "receiver_not_found"),
+        ({"report_type": "users", "notify": "unknown"}, "receiver_not_found"),
         ({"report_type": "users", "connection": object()}, "unsupported_connection"),
     ]
     async with program(database_url) as app:

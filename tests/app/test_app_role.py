@@ -210,7 +210,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-async def test_a_guard_that_is_gone_is_noticed(
+async def test_the_suite_notices_a_missing_guard(
     app: asyncpg.Connection, app_role: AppRole, rows: asyncpg.Connection, mutant: str
 ) -> None:
     """Attacks that it refuses succeed, each tried by itself."""
@@ -224,7 +224,7 @@ async def test_a_guard_that_is_gone_is_noticed(
 
 
 async def test_a_search_path_of_its_own_changes_no_decision(app: asyncpg.Connection, other: asyncpg.Connection) -> None:
-    """An operator that the role defines is not used by what judges its rows."""
+    """An operator that the role defines is not used by the checks of its rows."""
     name = await app.fetchval("SELECT current_user")
     await other.execute(f"CREATE SCHEMA evil AUTHORIZATION {name}")
     await app.execute("CREATE FUNCTION evil.no(text, text) RETURNS boolean LANGUAGE sql RETURN false")
@@ -237,7 +237,7 @@ async def test_a_search_path_of_its_own_changes_no_decision(app: asyncpg.Connect
 
 
 async def test_a_destination_that_no_relay_carries_is_refused(app: asyncpg.Connection) -> None:
-    """Its row would stay for ever, and be looked at in turn with everybody's."""
+    """Its row would stay for ever, and be read with all the others."""
     for destination in ("carrier-pigeon:home", "example.com/hook", "HTTPS://example.com", "alerts:x"):
         with pytest.raises(asyncpg.CheckViolationError, match="destination_unknown") as refused:
             await app.execute(OUTBOX, destination)
@@ -264,7 +264,7 @@ async def test_running_jobs_are_asked_to_stop_and_no_more(app: asyncpg.Connectio
     assert row["cancel_requested_at"] is not None
 
 
-async def test_advisory_locks_of_anybody_stop_nothing(app: asyncpg.Connection, database_url: str) -> None:
+async def test_advisory_locks_of_any_user_stop_nothing(app: asyncpg.Connection, database_url: str) -> None:
     """Every user may hold them: jobs still run, a day gets its table, an interval gets its wheel."""
 
     async def handler(_job: Job) -> None:
@@ -281,7 +281,7 @@ async def test_advisory_locks_of_anybody_stop_nothing(app: asyncpg.Connection, d
             assert await wheels_store.add_missing_wheels(connection) == 1
 
 
-async def test_advisory_locks_of_anybody_stop_neither_runs_nor_polls(app: asyncpg.Connection, pool: Pool) -> None:
+async def test_advisory_locks_of_any_user_stop_neither_runs_nor_polls(app: asyncpg.Connection, pool: Pool) -> None:
     """Entities are begun and effects are written while the role holds what earlier releases waited for."""
     due_at = datetime(2030, 1, 1, tzinfo=UTC)
     await app.execute("SELECT pg_advisory_lock(7315, hashtext('A'))")
@@ -379,7 +379,7 @@ async def test_a_role_for_plain_sql_moves_no_sequence_after_a_change_of_the_time
 
 
 async def test_a_process_whose_role_owns_nothing_enters_a_timeline(other: asyncpg.Connection) -> None:
-    """It has all rights on the tables, which is what tells it from a role for plain SQL."""
+    """It has all rights on the tables, unlike a role for plain SQL."""
     await other.execute("CREATE ROLE process_of_another_owner")
     try:
         await other.execute("GRANT USAGE ON SCHEMA tickwright TO process_of_another_owner")
@@ -418,7 +418,7 @@ async def test_no_instant_can_be_written_that_cannot_be_shown(app: asyncpg.Conne
 
 
 async def test_what_earlier_releases_let_in_breaks_no_list(empty_database_url: str) -> None:
-    """The migration brings trackers, live jobs and dead letters into what can be shown; finished jobs are shown so."""
+    """The migration changes trackers, live jobs and dead letters into what can be shown; finished jobs are shown so."""
     upgrade_to(empty_database_url, "0019")
     connection = await asyncpg.connect(empty_database_url)
     for status in ("pending", "failed", "cancelled"):

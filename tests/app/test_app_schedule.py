@@ -119,7 +119,7 @@ async def test_bulk_takes_any_number_of_jobs_without_keys(app: Tickwright, db: A
         ("invalid_payload", {"payload": {"a": [{"b": {1, 2}}]}}),
         ("invalid_payload", {"payload": (frozenset(),)}),
         ("payload_too_large", {"payload": "x" * 70_000}),
-        ("unknown_task_type", {"name": "nobody.knows"}),
+        ("unknown_task_type", {"name": "unknown.type"}),
     ],
 )
 async def test_what_is_out_of_bounds_is_refused_before_it_reaches_the_database(
@@ -153,7 +153,7 @@ async def test_a_message_that_could_never_leave_is_refused_when_it_is_published(
     assert await db.fetchval("SELECT count(*) FROM tickwright.outbox") == 0
 
 
-async def test_an_app_that_is_not_open_says_so(database_url: str) -> None:
+async def test_an_app_that_is_not_open_is_refused(database_url: str) -> None:
     """The remedy is in the message."""
     with pytest.raises(Unavailable, match="async with app") as away:
         await program(database_url).schedule("mail", {"to": "ann"})
@@ -277,7 +277,7 @@ async def test_a_connection_without_a_transaction_is_refused(app: Tickwright, da
 
 
 async def test_a_synchronous_connection_is_shown_the_way(app: Tickwright, database_url: str) -> None:
-    """It would stop the event loop for everybody."""
+    """It would block the event loop."""
     with psycopg.connect(database_url) as connection, pytest.raises(Rejected, match="schedule_sync") as refused:
         await app.schedule("mail", {"to": "ann"}, connection=connection)
     assert refused.value.code == "unsupported_connection"
@@ -287,7 +287,7 @@ def _sync_use(app: Tickwright, connection: Any) -> int:
     made = app.schedule_sync("mail", {"to": "ann"}, at=DUE, key="k", connection=connection)
     assert app.publish_sync("pg:topic", {"a": 1}, connection=connection) > 0
     with pytest.raises(Rejected) as refused:
-        app.schedule_sync("nobody.knows", connection=connection)
+        app.schedule_sync("unknown.type", connection=connection)
     assert refused.value.code == "unknown_task_type"
     return made.id
 

@@ -1,4 +1,4 @@
-"""The app object registers trackers alone and in the caller's own transaction, and looks after them."""
+"""The app object registers trackers alone and in the caller's own transaction, sends events and ends them."""
 
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -47,7 +47,7 @@ async def test_a_tracker_is_registered_when_the_call_returns(app: Tickwright) ->
 
 
 async def test_one_that_is_placed_already_is_found(app: Tickwright) -> None:
-    """Nothing is left of the second registration, also on somebody's own connection."""
+    """Nothing is left of the second registration, also on the caller's own connection."""
     ground = Ground(app.pool)
     placed = await ground.place(await ground.wheel(2), external="P")
     async with app.pool.acquire() as connection, connection.transaction():
@@ -75,7 +75,7 @@ async def test_what_is_out_of_bounds_is_refused(app: Tickwright, code: str, argu
     assert await app.pool.fetchval("SELECT count(*) FROM tickwright.shipment_polling_tracker") == 0
 
 
-async def test_an_app_that_is_not_open_says_so(database_url: str) -> None:
+async def test_an_app_that_is_not_open_is_refused(database_url: str) -> None:
     """The remedy is in the message."""
     with pytest.raises(Unavailable, match="async with app"):
         await program(database_url).track("shop", "dhl", "A-1")
@@ -182,7 +182,7 @@ async def test_a_transaction_that_sees_nothing_new_is_refused(
 
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_a_synchronous_transaction_that_sees_nothing_new_is_refused(database_url: str, isolation: str) -> None:
-    """Whatever the driver: SQLAlchemy, and psycopg when it is told by SQL."""
+    """Whatever the driver: SQLAlchemy, and psycopg where a statement sets it."""
     app = program(database_url)
     engine = sqlalchemy.create_engine(sqlalchemy_url(database_url), isolation_level=isolation)
     with Session(engine) as session, pytest.raises(Rejected, match=f"is {isolation} "):
@@ -194,10 +194,10 @@ def test_a_synchronous_transaction_that_sees_nothing_new_is_refused(database_url
             app.track_sync("shop", "dhl", "A-1", connection=connection)
 
 
-# ---------------------------------------------------------------------- looking after
+# ---------------------------------------------------------------------- events and ends
 
 
-async def test_a_tracker_is_told_of_explained_and_ended(app: Tickwright) -> None:
+async def test_a_tracker_gets_an_event_is_explained_and_ended(app: Tickwright) -> None:
     """What REST does, by call; an end is in the audit trail, a registration is not."""
     made = await app.track("shop", "dhl", "A-1")
     at = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -224,7 +224,7 @@ async def test_a_tracker_is_told_of_explained_and_ended(app: Tickwright) -> None
         ("invalid_event_id", {"event_id": ""}),
     ],
 )
-async def test_bad_news_are_refused(app: Tickwright, code: str, arguments: dict[str, Any]) -> None:
+async def test_an_invalid_event_is_refused(app: Tickwright, code: str, arguments: dict[str, Any]) -> None:
     """With a code of their own; the tracker is as it was."""
     made = await app.track("shop", "dhl", "A-1")
     given = {"status": "InTransit", "at": datetime(2026, 1, 1, tzinfo=UTC), **arguments}

@@ -80,10 +80,10 @@ async def test_a_message_published_in_a_transaction_arrives_after_the_commit(dat
     """The relay of the same process carries it to the topic."""
     async with working(program(database_url)) as app:
         async with app.pool.acquire() as connection, connection.transaction():
-            await app.publish("pg:news", {"n": 1}, connection=connection)
+            await app.publish("pg:events", {"n": 1}, connection=connection)
 
         async def arrived() -> Any:
-            return await app.pool.fetchval("SELECT count(*) FROM tickwright.messages WHERE topic = 'news'")
+            return await app.pool.fetchval("SELECT count(*) FROM tickwright.messages WHERE topic = 'events'")
 
         assert await eventually_async(arrived, what="the message is in its topic") == 1
 

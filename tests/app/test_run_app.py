@@ -28,7 +28,7 @@ INSERT = """
 async def test_a_program_keeps_its_own_settings_under_run(database_url: str, tmp_path: Path) -> None:
     """The database of the program outranks the environment's, as it does where the program runs itself."""
     (tmp_path / "mine.py").write_text(PROGRAM.format(url=database_url))
-    nowhere = "postgresql://nobody@127.0.0.1:1/nowhere"
+    nowhere = "postgresql://user@127.0.0.1:1/nowhere"
     command = [sys.executable, "-m", "tickwright", "run", "worker", "--app", "mine:app"]
     env = {**environment(DATABASE_URL=nowhere, METRICS_BIND="127.0.0.1:0"), "PYTHONPATH": str(tmp_path)}
     log = tmp_path / "log"

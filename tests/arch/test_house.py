@@ -155,7 +155,7 @@ def test_files_are_short() -> None:
 
 
 def test_every_module_opens_with_a_paragraph() -> None:
-    """A package or module without a docstring says nothing of what it decides, trusts and refuses."""
+    """A package or module has a docstring that says what it decides, trusts and refuses."""
     bare = [name_of(path) for path in MODULES if not ast.get_docstring(tree_of(path))]
     assert bare == []
 
@@ -176,7 +176,7 @@ def test_every_port_is_documented() -> None:
 
 
 def test_folders_are_not_crowded() -> None:
-    """At most twenty files stand beside each other; migrations are a list in the order of time."""
+    """A folder has at most twenty files; migrations are a list in the order of time."""
     beside = Counter(
         path.parent.relative_to(ROOT).as_posix()
         for path in ROOT.rglob("*")
@@ -187,7 +187,7 @@ def test_folders_are_not_crowded() -> None:
 
 
 def test_a_sql_file_names_tables_of_its_own_room_and_of_the_engine() -> None:
-    """What a table looks like is the matter of one room; another one asks that room."""
+    """Only one room knows the columns of a table; another one calls that room."""
     rooms = {table: room for room, tables in TABLES.items() for table in tables}
     foreign = set()
     for path in sorted(ROOT.rglob("*.sql")):

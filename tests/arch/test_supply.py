@@ -39,7 +39,7 @@ def needed(name: str, seen: set[str]) -> set[str]:
 
 
 def test_every_line_of_the_lock_has_its_hash() -> None:
-    """A file with other bytes than those that were looked at is not installed."""
+    """A file with other bytes than those that were locked is not installed."""
     blocks = script("locked").blocks(LOCK)
     assert len(blocks) > 100
     assert [block.splitlines()[0] for block in blocks if "--hash=sha256:" not in block] == []
@@ -55,7 +55,7 @@ def test_the_product_gets_all_that_it_needs_and_no_tool_of_ours() -> None:
 
 
 def test_no_script_calls_sudo() -> None:
-    """A script says what to type; it is not root because somebody's sudo asks for no password."""
+    """A script prints what to type; it does not become root where sudo asks for no password."""
     for path in (ROOT / "scripts").glob("*.sh"):
         calls = [line for line in path.read_text().splitlines() if re.match(r"[^#\"']*\bsudo\b", line)]
         assert calls == [], path
@@ -89,7 +89,7 @@ def test_actions_are_pinned_by_commit() -> None:
 def test_an_index_that_does_not_answer_is_not_taken_for_one_that_knows_nothing(
     reader: str, report: dict[str, Any], code: int
 ) -> None:
-    """What was not looked up is not clean; what is known of one package is said though another one is unknown."""
+    """What was not looked up is not clean; what is known of one package is reported although another one is unknown."""
     audit = script("audit")
     assert getattr(audit, reader)(report)[0] == code
 

@@ -1,4 +1,4 @@
-"""What the bench of campaigns measures with: its clients, its killed consumers, its race; on real servers, in small."""
+"""The parts of the bench of campaigns: its clients, its killed consumers, its race; on real servers, in small."""
 
 import os
 from collections import Counter
@@ -22,7 +22,7 @@ def world(bench_ground: Ground) -> Iterator[World]:
 
 
 def test_clients_are_filtered_by_one_and_by_two_and_all_records_are_checked(world: World) -> None:
-    """Every way of judging selects whom plain SQL selects, and memory is looked at."""
+    """Every way of judging selects the clients that plain SQL selects, and memory is measured."""
     said: list[str] = []
     figures = filtering(world, said.append)
     assert figures.pop("selected") == SELECTED == len(world.expected()), said
@@ -40,14 +40,14 @@ def test_a_consumer_killed_again_and_again_leaves_each_action_once(world: World)
 
 
 def test_five_producers_race_for_every_occurrence(bench_ground: Ground) -> None:
-    """Each has one execution, also when everybody begins again."""
+    """Each has one execution, also when all producers begin again."""
     said: list[str] = []
     figures = race(bench_ground, Race(40, 10), said.append)
     assert figures.pop("race_s") > 0
     assert figures == {"executions": 400, "executions_missing": 0, "executions_twice": 0}, said
 
 
-def test_a_race_tells_of_an_execution_that_is_there_twice_or_not_at_all(bench_ground: Ground) -> None:
+def test_a_race_reports_an_occurrence_with_two_executions_or_none(bench_ground: Ground) -> None:
     """The count of rows alone would hide one of each."""
     bench_ground.run("ALTER TABLE tickwright.executions DROP CONSTRAINT executions_batch_id_slot_at_key")
     bench_ground.row(SQL["put_campaigns"], 2, 3)
@@ -58,7 +58,7 @@ def test_a_race_tells_of_an_execution_that_is_there_twice_or_not_at_all(bench_gr
     assert bench_ground.row(SQL["slots"]) == (4, 2, 2)
 
 
-def test_a_tally_tells_what_is_missing_wrong_and_doubled() -> None:
+def test_a_tally_counts_what_is_missing_wrong_and_doubled() -> None:
     """Equal numbers are not enough."""
     assert tally({"1", "2", "3"}, Counter(["1", "2", "3"])) == Tally(0, 0, 0)
     assert tally({"1", "2", "3"}, Counter(["1", "1", "4"])) == Tally(2, 1, 1)
@@ -84,6 +84,6 @@ def test_a_process_is_compared_with_its_first_sample() -> None:
     """Later ones may only raise the most that it held."""
     memory, pid = Memory(), os.getpid()
     memory.early_bytes[pid] = 1
-    memory.look(pid)
+    memory.sample(pid)
     assert memory.early_bytes == {pid: 1}
     assert memory.growth_bytes == memory.peak_bytes[pid] - 1 > 10_000_000

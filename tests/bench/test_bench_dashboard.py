@@ -1,4 +1,4 @@
-"""What the bench of the operator's screen measures with: its crowd, its viewers, its counter; all in small."""
+"""The parts of the bench of the dashboard: its full database, its viewers, its counter; all in small."""
 
 import re
 import shutil
@@ -37,7 +37,7 @@ def module_url(pg_server: PostgresServer, template_database: str) -> Iterator[st
 
 @pytest.fixture(scope="module")
 def site(module_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A small crowd in it."""
+    """A small site in it."""
     folder = tmp_path_factory.mktemp("screen")
     with psycopg.connect(module_url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
         ground = Ground(module_url, folder, connection, Path("pgbench"))
@@ -47,7 +47,7 @@ def site(module_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             ground.kill9()
 
 
-def test_the_crowd_is_as_large_as_asked(site: Site) -> None:
+def test_the_site_is_as_large_as_asked(site: Site) -> None:
     """All jobs, in every state that a listing shows; all trackers placed; two hundred accounts, each of them judged."""
     found = "SELECT (SELECT count(*) FROM {}), (SELECT count(*) FROM {}), (SELECT count(*) FROM {})"
     names = ("tickwright.scheduled_tasks", "tickwright.trackers WHERE place IS NOT NULL", "tickwright.judged_accounts")
@@ -57,7 +57,7 @@ def test_the_crowd_is_as_large_as_asked(site: Site) -> None:
 
 
 def test_every_read_of_the_page_is_measured() -> None:
-    """What the page's source asks for is what the bench asks for: a new view's read cannot be forgotten."""
+    """What the dashboard's source requests is what the bench requests: a new view's read cannot be forgotten."""
     texts = [file.read_text(encoding="utf-8") for file in sorted(WEB.rglob("*.ts*")) if "schema.d" not in file.name]
     asked = {path for text in texts for path in (*_ASKED.findall(text), *_STREAMED.findall(text))}
     assert {address for address, _ in READS} == asked - NOT_READS
@@ -65,7 +65,7 @@ def test_every_read_of_the_page_is_measured() -> None:
 
 
 def test_every_read_is_answered_and_the_slowest_counts(site: Site) -> None:
-    """Each address finds what it names; the figure is the greatest of them, and each is told."""
+    """Each address finds what it names; the figure is the greatest of them, and the details list all."""
     details: dict[str, Any] = {}
     figures = read_times(site, 3, lambda _: None, details)
     assert len(details["reads"]) == len(READS)
@@ -77,12 +77,12 @@ def test_an_open_overview_costs_statements_and_processor_time(site: Site) -> Non
     """Both are of the API alone; a snapshot asks more than once, and there is one a second."""
     details: dict[str, Any] = {}
     figures = open_cost(site, 5, lambda _: None, details, settle_s=3)
-    assert figures.keys() == details["nobody_looks"].keys() == {"statements_per_s", "db_cpu_ms_per_s"}
+    assert figures.keys() == details["api_alone"].keys() == {"statements_per_s", "db_cpu_ms_per_s"}
     assert figures["statements_per_s"] > 1
 
 
 def test_the_processor_time_is_that_of_the_servers_own_processes(module_url: str) -> None:
-    """Of those that somebody reached through the counter, and of no other."""
+    """Of those that were reached through the counter, and of no other."""
     work = "SELECT sum(number) FROM generate_series(1, 5000000) AS number"
     with counting(module_url) as counter, psycopg.connect(counter.url, autocommit=True) as connection:
         connection.execute(work)
@@ -113,16 +113,16 @@ def test_drains_go_with_ten_streams_and_without(site: Site) -> None:
     assert site.ground.left() == before
 
 
-def test_viewers_hear_snapshots_until_they_leave(site: Site) -> None:
-    """Each stream brings its own, a second apart."""
+def test_viewers_get_snapshots_until_they_leave(site: Site) -> None:
+    """Each stream has its own, a second apart."""
     with site.api() as url, watching(url, site.key, 3) as watchers:
         eventually(lambda: watchers.least() >= 3, 20)
 
 
-def test_a_stream_that_ends_by_itself_is_told(site: Site) -> None:
-    """A ratio against streams that were not there would say nothing."""
-    told = pytest.raises(RuntimeError, match="2 streams ended")
-    with site.api() as url, told, watching(url, site.key, 2) as watchers:
+def test_a_stream_that_ends_by_itself_is_an_error(site: Site) -> None:
+    """A ratio against streams that were not there would mean nothing."""
+    error = pytest.raises(RuntimeError, match="2 streams ended")
+    with site.api() as url, error, watching(url, site.key, 2) as watchers:
         site.ground.workers[-1].kill()
         eventually(lambda: watchers.open() == 0, 20)
 
@@ -138,7 +138,7 @@ def test_what_the_first_view_loads_is_what_is_counted(site: Site) -> None:
     assert details["first_view_not_counted"] == []
 
 
-def test_without_a_browser_its_figure_is_left_out_and_said(
+def test_without_a_browser_its_figure_is_left_out_and_reported(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other parts need none, so a bare machine measures them."""

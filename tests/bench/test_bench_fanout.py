@@ -1,4 +1,4 @@
-"""What the bench of fan-out measures with: its servers, its queue, its race; on real servers, in small."""
+"""The parts of the bench of fan-out: its servers, its queue, its race; on real servers, in small."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -47,7 +47,7 @@ async def test_three_schedulers_race_for_a_window(bench_ground: Ground, servers:
 
 
 def test_a_missing_server_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has to guess what a bench wants."""
+    """The error says how to install it."""
     monkeypatch.delenv("TICKWRIGHT_AMQP_URL", raising=False)
     monkeypatch.setattr(bench_servers, "_RABBIT_PROGRAMS", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What the benches of polling measure with: their couriers, their books, their crew; on real servers, in small."""
+"""The parts of the benches of polling: their couriers, their records, their crew; on real servers, in small."""
 
 import argparse
 import json
@@ -72,15 +72,15 @@ def test_a_consumer_is_measured_by_what_the_ledger_says(bench_ground: Ground) ->
     assert bench_ground.one("SELECT count(*) FROM tickwright.trackers WHERE status LIKE 'at hub %'") > 0
 
 
-# ---------------------------------------------------------------------- books
+# ---------------------------------------------------------------------- records
 
 
 @pytest.fixture
 def window(bench_ground: Ground) -> Window:
-    """Three minutes, in each of which ten trackers are due; the bench's books are open."""
+    """Three minutes, in each of which ten trackers are due; the bench's own tables are there."""
     begin: datetime = bench_ground.one("SELECT date_trunc('minute', now()) - interval '1 hour'")
     bench_ground.connection.execute(SLOTS, {"begin": begin})
-    bench_ground.run(SQL["open_books"])
+    bench_ground.run(SQL["make_records"])
     return Window(begin, begin + timedelta(minutes=3), fresh_s=720.0)
 
 
@@ -118,8 +118,8 @@ def test_a_poll_that_is_done_too_late_or_never_is_not_fresh(bench_ground: Ground
     assert figures["lag_end_s"] == 120, "the oldest without an effect at the end is of the second minute"
 
 
-def test_a_turn_that_nobody_selected_was_due_all_the_same(bench_ground: Ground, window: Window) -> None:
-    """What the selector forgets is no better than what the consumer forgets."""
+def test_a_poll_that_was_not_selected_counts_as_due(bench_ground: Ground, window: Window) -> None:
+    """A poll that the selector misses counts like one that the consumer misses."""
     _turn(bench_ground, window, 0, (10, 1.0))
     _turn(bench_ground, window, 2, (10, 1.0))
     figures = _figures(bench_ground, window)
@@ -127,8 +127,8 @@ def test_a_turn_that_nobody_selected_was_due_all_the_same(bench_ground: Ground, 
     assert figures["fresh_share"] == pytest.approx(20 / 30)
 
 
-def test_a_call_before_its_second_is_seen(bench_ground: Ground, window: Window) -> None:
-    """Nothing reaches a courier before its own second; the figure says when something does."""
+def test_a_call_before_its_second_is_counted(bench_ground: Ground, window: Window) -> None:
+    """No poll reaches a courier before its own second; the figure shows when one does."""
     _turn(bench_ground, window, 0, (10, -0.5))
     assert _figures(bench_ground, window)["early"] == 10
 
@@ -143,7 +143,7 @@ def test_falling_behind_is_a_low_mark_that_rises(waiting: list[int], behind: int
 
 
 def test_a_run_beyond_what_the_ledger_remembers_is_refused(bench_ground: Ground) -> None:
-    """The ledger keeps three turns of a slot: what it has forgotten would look undone."""
+    """The ledger keeps three due minutes of a slot: polls of earlier ones would look undone."""
     options = argparse.Namespace(minutes=5, interval_minutes=2, trackers=1, kill_every=0)
     with pytest.raises(Rejected, match="three turns"):
         end_to_end.end_to_end(bench_ground, None, options, lambda _: None)
@@ -152,8 +152,8 @@ def test_a_run_beyond_what_the_ledger_remembers_is_refused(bench_ground: Ground)
 # ---------------------------------------------------------------------- crew
 
 
-def test_the_crew_kills_each_role_in_turn_and_notices_who_dies_by_itself(bench_ground: Ground) -> None:
-    """Who was killed runs again; a process that ends without our doing ends the measurement."""
+def test_the_crew_kills_one_role_after_the_other_and_notices_other_ends(bench_ground: Ground) -> None:
+    """A killed process runs again; a process that ends by itself ends the measurement."""
     crew = Crew(bench_ground, {"TICKWRIGHT_LOG_LEVEL": "error"}, replicas=1)
     for role in end_to_end.ROLES:
         crew.start(role)
@@ -173,8 +173,8 @@ def test_the_crew_kills_each_role_in_turn_and_notices_who_dies_by_itself(bench_g
 # ---------------------------------------------------------------------- the simulated world
 
 
-async def test_turns_go_round_and_growth_is_looked_at_by_table(database_url: str) -> None:
-    """Every slot has its turns one after the other, results are written, sizes are said for each table and index."""
+async def test_polls_are_selected_round_by_round_and_growth_is_measured_by_table(database_url: str) -> None:
+    """Every time slot is selected again and again, results are written, sizes are listed for each table and index."""
     async with asyncpg.create_pool(database_url, min_size=1, max_size=2) as pool:
         world = World(pool, ((2, 1),))
         await world.prepare()

@@ -49,7 +49,7 @@ def ok(*words: str, env: dict[str, str], **more: Any) -> Said:
 
 
 def test_a_jobs_life_in_commands(mail: dict[str, str]) -> None:
-    """Schedule, look, move, cancel; every action is in the audit trail under the name of the user."""
+    """Schedule, show, move, cancel; every action is in the audit trail under the name of the user."""
     made = ok("jobs", "schedule", "mail", '{"to": "ann"}', "--in", "1h", "--key", "k", "--json", env=mail).json
     assert made["created"] is True
     again = ok("jobs", "schedule", "mail", '{"to": "ann"}', "--in", "1h", "--key", "k", "--json", env=mail).json
@@ -98,9 +98,7 @@ def test_requeueing_what_is_no_dead_letter_fails(mail: dict[str, str]) -> None:
     assert ok("dead-letters", "requeue", "--subject", "mail", env=mail).out == "0 requeued\n"
 
 
-def test_a_requeue_can_be_counted_before_and_goes_on_behind_the_last_one(
-    mail: dict[str, str], database_url: str
-) -> None:
+def test_a_requeue_can_be_counted_first_and_goes_on_after_the_last_one(mail: dict[str, str], database_url: str) -> None:
     """What dies again between two calls is not put back a second time."""
     die = "UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE status = 'pending'"
     with psycopg.connect(database_url, autocommit=True) as connection:
@@ -189,8 +187,8 @@ def test_every_listing_has_json_and_a_table(env: dict[str, str], words: list[str
     assert "\x1b" not in ok(*words, env=env).out
 
 
-def test_many_jobs_in_commands(mail: dict[str, str]) -> None:
-    """A filter, a look at the number first, then the action on each; the cursor is the command's own business."""
+def test_bulk_actions_in_commands(mail: dict[str, str]) -> None:
+    """A filter, the number of jobs first, then the action on each; the command handles the cursor."""
     for name in ("ann", "bob", "100%"):
         ok("jobs", "schedule", "mail", f'{{"to": "{name}"}}', "--in", "1h", env=mail)
     assert ok("jobs", "run-now", "--type", "mail", "--dry-run", "--json", env=mail).json == {"jobs": 3, "more": False}
@@ -288,7 +286,7 @@ def test_an_address_that_cannot_be_listened_at_is_one_line(
     assert said.err.count("\n") == 1
 
 
-def test_a_port_that_somebody_has_is_one_line(env: dict[str, str]) -> None:
+def test_a_port_that_is_in_use_is_one_line(env: dict[str, str]) -> None:
     """Also where it is our own process that wants one port twice."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -341,7 +339,7 @@ def test_an_import_reports_every_bad_line_and_keeps_the_good_ones(mail: dict[str
     lines = [
         '{"task_type":"mail","delay":"1h"}',
         "nonsense",
-        '{"task_type":"nobody"}',
+        '{"task_type":"unknown"}',
         "",
         '{"task_type":"mail","status":"x"}',
     ]
@@ -360,7 +358,7 @@ def test_an_import_reports_every_bad_line_and_keeps_the_good_ones(mail: dict[str
     assert tickwright("jobs", "import", "/no/such/file", env=mail).code == 2
 
 
-def test_whoever_closes_the_pipe_hears_nothing(mail: dict[str, str]) -> None:
+def test_a_closed_pipe_is_no_error(mail: dict[str, str]) -> None:
     """``tickwright … | head -1`` is quiet."""
     for number in range(3):
         ok("jobs", "schedule", "mail", f'{{"n": {number}}}', "--in", "1h", env=mail)
@@ -381,7 +379,7 @@ def test_the_doctor_names_what_is_wrong_with_a_remedy(env: dict[str, str]) -> No
 
 
 def test_the_doctor_examines_servers_before_the_schema_is_there(empty_database_url: str) -> None:
-    """A first look names all that has to be done: the migration, and a server that does not answer."""
+    """The first run names all that has to be done: the migration, and a server that does not answer."""
     servers = {"AMQP_URL": f"amqp://127.0.0.1:{free_port()}", "REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
     said = tickwright("doctor", "--json", env=environment(DATABASE_URL=empty_database_url, **servers))
     bad = {finding["check"]: finding["remedy"] for finding in said.json["findings"] if finding["verdict"] == "fail"}
@@ -391,8 +389,8 @@ def test_the_doctor_examines_servers_before_the_schema_is_there(empty_database_u
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("each_way_s", "verdict"), [(0.0, "ok"), (0.06, "warn"), (0.26, "fail")])
-async def test_the_doctor_says_when_the_database_is_too_far(database_url: str, each_way_s: float, verdict: str) -> None:
-    """Where leases cannot be renewed in time nothing runs, and the reason is not to be guessed."""
+async def test_the_doctor_reports_a_distant_database(database_url: str, each_way_s: float, verdict: str) -> None:
+    """Where leases cannot be renewed in time nothing runs, so the doctor names the reason."""
     async with TcpProxy("127.0.0.1", int(database_url.rpartition(":")[2].partition("/")[0])) as proxy:
         proxy.delay(each_way_s)
         env = environment(DATABASE_URL=proxy.rewrite(database_url))

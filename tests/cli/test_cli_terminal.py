@@ -1,4 +1,4 @@
-"""Text of users and partners acts on nobody's terminal, whichever command shows it."""
+"""Control characters in texts of users and partners reach no terminal, whichever command shows the texts."""
 
 import ast
 import io

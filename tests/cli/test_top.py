@@ -56,7 +56,7 @@ class Terminal:
         os.close(theirs)
         os.set_blocking(self._ours, False)
         self.shown = ""
-        self._heard_s = monotonic()
+        self._read_s = monotonic()
 
     def press(self, key: str) -> None:
         """Press a key."""
@@ -71,15 +71,15 @@ class Terminal:
         self.shown += new
         return new
 
-    def until(self, words: str) -> None:
-        """Wait until it has shown ``words``."""
-        eventually(lambda: (self.read(), words in self.shown)[1], 60, what=f"{words!r} is shown")
+    def until(self, text: str) -> None:
+        """Wait until it has shown ``text``."""
+        eventually(lambda: (self.read(), text in self.shown)[1], 60, what=f"{text!r} is shown")
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come for longer than several looks take."""
+        """Whether nothing has come for longer than several refreshes take."""
         if self.read():
-            self._heard_s = monotonic()
-        return monotonic() - self._heard_s > 1.5
+            self._read_s = monotonic()
+        return monotonic() - self._read_s > 1.5
 
 
 def test_it_draws_until_q_and_holds_with_p(database_url: str) -> None:
@@ -112,7 +112,7 @@ async def test_through_the_api_it_is_the_same_overview(database_url: str) -> Non
     assert found[0].keys() == found[1].keys()
 
 
-def test_a_stale_overview_says_so_first() -> None:
+def test_a_stale_overview_is_marked_at_its_head() -> None:
     """In the title and at the head of the line, with since when and why."""
     console = Console(width=200, record=True, file=StringIO())
     console.print(draw(VIEW, PARTS, "top"))

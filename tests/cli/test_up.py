@@ -1,4 +1,4 @@
-"""``tickwright up`` as a new user has it: one command, a key, jobs that run, and nothing left behind."""
+"""``tickwright up`` as a new user has it: one command, a key, jobs that run, and nothing left at the end."""
 
 import asyncio
 import json
@@ -133,7 +133,7 @@ def offered_once_each(up: Up) -> None:
     assert (execution["status"], execution["missing"]) == ("FINISHED", sum(n % 100 == 0 for n in rich))
 
 
-def test_one_command_brings_everything_and_one_signal_takes_it_away() -> None:
+def test_one_command_starts_everything_and_one_signal_stops_it() -> None:
     """The API answers with the key of the named file, which is private; handlers, callbacks and retries run."""
     with running() as up:
         _, key = up.ready()
@@ -202,8 +202,8 @@ def drain(screen: int) -> None:
 
 
 @pytest.mark.storm
-def test_a_busy_port_is_replaced_and_said() -> None:
-    """Whoever has the port keeps it."""
+def test_a_busy_port_is_replaced_and_reported() -> None:
+    """The other program keeps the port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port()))
         taken.listen()
@@ -214,7 +214,7 @@ def test_a_busy_port_is_replaced_and_said() -> None:
             stop(up)
 
 
-def test_a_signal_during_the_start_undoes_what_stands() -> None:
+def test_a_signal_during_the_start_stops_what_was_started() -> None:
     """Nothing is left of a start that was interrupted."""
     with running() as up:
         data = up.home / "postgres" / "data"
@@ -224,8 +224,8 @@ def test_a_signal_during_the_start_undoes_what_stands() -> None:
         eventually(lambda: not processes_in(data), what="PostgreSQL is gone")
 
 
-async def test_the_receiver_ends_with_whoever_started_it() -> None:
-    """It hears its standard input close, so not even kill -9 of its parent leaves it behind."""
+async def test_the_receiver_ends_with_its_parent() -> None:
+    """It ends when its standard input is closed, so not even kill -9 of its parent leaves it behind."""
     async with open_receiver() as receiver:
         assert isinstance(receiver, Receiver)
         pid = receiver.process.pid
@@ -304,7 +304,7 @@ async def test_with_rabbitmq_the_example_has_a_hub(rabbit_server: RabbitServer, 
 
 @pytest.mark.storm
 async def test_the_hubs_consumers_die_with_a_killed_up(rabbit_server: RabbitServer, redis_server: RedisServer) -> None:
-    """Kill -9 leaves none of them; without RabbitMQ the next start polls nobody of the hub."""
+    """Kill -9 leaves none of them; without RabbitMQ the next start polls no entity of the hub."""
     async with running_with_hub(rabbit_server, redis_server) as up:
         consumers = hub_consumers(up)
         eventually(lambda: asked(up), 60, what=f"a provider was asked: {up.log}")

@@ -1,4 +1,4 @@
-"""How the page behaves whatever the view: fresh or stale, dark or light, by keyboard, on a phone, without the API."""
+"""The dashboard in every view: fresh or stale, dark or light, by keyboard, on a phone, without the API."""
 
 import re
 
@@ -12,7 +12,7 @@ VIEWS = ("/overview", "/jobs", "/task-types", "/dead-letters")
 
 @pytest.fixture(scope="module", autouse=True)
 def some_work(site: Site) -> None:
-    """Something to look at: a job that failed, one that waits."""
+    """A job that failed, and one that waits."""
     site.until(site.schedule("page.broken"), "failed")
     site.schedule("page.greet", delay="1d")
 
@@ -28,7 +28,7 @@ def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> N
 
 
 def test_axe_finds_nothing_serious_in_the_drawer_of_a_job(visit: Visitors, site: Site) -> None:
-    """With the question above it."""
+    """With the confirmation above it."""
     job = site.schedule("page.greet", delay="1h")
     screen = visit("operator", f"/jobs?job={job}")
     screen.page.get_by_role("button", name="Cancel", exact=True).click()
@@ -37,35 +37,35 @@ def test_axe_finds_nothing_serious_in_the_drawer_of_a_job(visit: Visitors, site:
 
 
 def test_axe_finds_nothing_serious_at_the_sign_in(visit: Visitors) -> None:
-    """A stranger's page, too."""
+    """The view of a browser that is not signed in."""
     screen = visit(None, "/jobs")
-    screen.may_complain = True  # the 401 that says that he is one
+    screen.may_complain = True  # the 401 of the first request
     screen.page.get_by_label("API key").wait_for()
     assert screen.findings() == []
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", VIEWS)
-def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
+def test_no_view_is_wider_than_a_phone(visit: Visitors, path: str) -> None:
     """At 390 px nothing is wider than the window, and the views are behind a button."""
     page = visit("viewer", path, width=390).page
     page.get_by_role("table").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    if path != "/overview":  # what is left of the columns has the whole width
+    if path != "/overview":  # the remaining columns have the whole width
         assert page.locator("th:visible").last.evaluate("cell => cell.getBoundingClientRect().right") > 350
     page.get_by_role("button", name="Views").click()
     page.get_by_role("link", name="Jobs", exact=True).click()
     page.get_by_role("heading", name="Jobs", level=1).wait_for()
 
 
-def test_the_scheme_is_kept(visit: Visitors) -> None:
-    """It begins as the system says; a switch holds beyond a reload."""
+def test_the_colour_scheme_is_kept(visit: Visitors) -> None:
+    """At first that of the system; a switch is kept across a reload."""
     page = visit("viewer", "/jobs", scheme="dark").page
     scheme = "document.documentElement.dataset.mantineColorScheme"
-    page.get_by_role("button", name="To the light scheme").click()
+    page.get_by_role("button", name="Switch to the light scheme").click()
     assert page.evaluate(scheme) == "light"
     page.reload()
-    page.get_by_role("button", name="To the dark scheme").wait_for()
+    page.get_by_role("button", name="Switch to the dark scheme").wait_for()
     assert page.evaluate(scheme) == "light"
 
 
@@ -79,7 +79,7 @@ def test_times_are_local_or_utc(visit: Visitors, site: Site) -> None:
     assert page.get_by_text("2031-01-05 11:00:00 Z").first.get_attribute("title") == "2031-01-05T11:00:00.000Z"
 
 
-def test_keys_lead_everywhere(visit: Visitors) -> None:
+def test_shortcuts_reach_every_view(visit: Visitors) -> None:
     """``g`` and a letter, / to the filter, ? to the list, arrows and Enter in a table, Escape out."""
     page = visit("viewer", "/overview").page
     page.get_by_role("table").first.wait_for()
@@ -91,7 +91,7 @@ def test_keys_lead_everywhere(visit: Visitors) -> None:
     page.keyboard.press("Escape")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("?")
-    page.get_by_role("dialog", name="Keys").wait_for()
+    page.get_by_role("dialog", name="Keyboard shortcuts").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="detached")
     page.locator("tr[data-row='0']").focus()
@@ -103,10 +103,10 @@ def test_keys_lead_everywhere(visit: Visitors) -> None:
 
 
 @pytest.mark.storm
-def test_the_stream_feeds_the_overview_and_a_broken_one_is_stale(visit: Visitors, site: Site) -> None:
-    """Live while it comes; when the API is killed the banner says since when, and with a new one it goes."""
+def test_the_overview_follows_the_stream_and_is_stale_without_it(visit: Visitors, site: Site) -> None:
+    """Live while messages arrive; when the API is killed a banner says since when, and it goes with a new API."""
     screen = visit("viewer", "/overview")
-    screen.may_complain = True  # what does not load is in the console
+    screen.may_complain = True  # failed requests are in the console
     page = screen.page
     page.get_by_test_id("live").get_by_text("Live").wait_for()
     site.kill9()
@@ -116,21 +116,21 @@ def test_the_stream_feeds_the_overview_and_a_broken_one_is_stale(visit: Visitors
     page.get_by_test_id("stale").wait_for(state="detached", timeout=30_000)
 
 
-def test_a_hidden_page_asks_for_nothing(visit: Visitors) -> None:
-    """The stream is closed while nobody sees the page, and opened again when somebody does."""
+def test_a_hidden_page_sends_no_requests(visit: Visitors) -> None:
+    """The stream is closed while the page is hidden, and opened again when it is visible."""
     page = visit("viewer", "/overview").page
     page.get_by_test_id("live").get_by_text("Live").wait_for()
-    turn = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); "
-    turn += "document.dispatchEvent(new Event('visibilitychange')) }"
+    set_hidden = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); "
+    set_hidden += "document.dispatchEvent(new Event('visibilitychange')) }"
     ended = re.compile(r"/v1/stream$")
     with page.expect_event("requestfailed", lambda request: bool(ended.search(request.url))):
-        page.evaluate(turn, True)
+        page.evaluate(set_hidden, True)
     with page.expect_request(ended):
-        page.evaluate(turn, False)
+        page.evaluate(set_hidden, False)
 
 
 def test_without_the_stream_the_page_polls(visit: Visitors) -> None:
-    """A proxy that lets no stream through costs freshness, not the overview."""
+    """A proxy that does not pass the stream costs freshness, not the overview."""
     screen = visit(None, "/overview")
     screen.may_complain = True
     screen.page.route("**/v1/stream", lambda route: route.fulfill(status=502, body="bad gateway"))
@@ -150,38 +150,38 @@ def test_without_the_stream_the_page_polls(visit: Visitors) -> None:
         "/slices?figure=constructor",
     ],
 )
-def test_an_address_that_somebody_made_up_breaks_no_view(visit: Visitors, path: str) -> None:
-    """What a filter cannot show is said by the API, or is left out; the view stands."""
+def test_an_invalid_address_breaks_no_view(visit: Visitors, path: str) -> None:
+    """The API refuses a filter that it does not know, or the view leaves it out; the view still renders."""
     screen = visit("operator", path)
-    screen.may_complain = True  # the API refuses what is no instant, and browsers write that down
+    screen.may_complain = True  # the API refuses an invalid instant, and browsers log that
     screen.page.get_by_role("search", name="Filters").wait_for()
     screen.page.wait_for_load_state("load")
     if "figure" not in path:
-        screen.page.get_by_text("That did not work").first.wait_for()
+        screen.page.get_by_text("Request failed").first.wait_for()
     assert screen.page.get_by_text("This view is broken").count() == 0
     assert [line for line in screen.complaints if "Error:" in line] == []
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "shown"),
     [("<html>sign in to the Wi-Fi</html>", "no_json"), ('{"items": [{', "no_json"), ("{}", "This view is broken")],
 )
-def test_an_answer_that_is_none_of_the_api_is_said(visit: Visitors, body: str, said: str) -> None:
-    """Neither a list nor the whole page goes blank where something else answers, or another release."""
+def test_an_answer_that_is_not_from_the_api_is_an_error_message(visit: Visitors, body: str, shown: str) -> None:
+    """Neither a list nor the whole page is blank when a proxy or another release answers."""
     screen = visit("operator", "/task-types")
     screen.may_complain = True
     page = screen.page
     jobs = page.get_by_role("link", name="Jobs", exact=True)
-    jobs.wait_for()  # the first page knows who is signed in
+    jobs.wait_for()  # the first response says who is signed in
     page.route(re.compile(r"/v1/(jobs\?|session)"), lambda route: route.fulfill(status=200, body=body))
     jobs.click()
-    page.get_by_text(said).first.wait_for(timeout=20_000)
+    page.get_by_text(shown).first.wait_for(timeout=20_000)
     page.get_by_text("Reload").first.wait_for()
 
 
 def test_an_action_without_a_network_fails_at_once_and_is_not_sent_later(visit: Visitors, site: Site) -> None:
-    """Who pressed a button is told; when the network is back, nothing happens that he has given up."""
+    """The user sees the failure; when the network is back, the abandoned action is not sent."""
     job = site.schedule("page.greet", delay="1h")
     screen = visit("operator", f"/jobs?job={job}")
     screen.may_complain = True
@@ -196,8 +196,8 @@ def test_an_action_without_a_network_fails_at_once_and_is_not_sent_later(visit: 
     assert site.status(job) == "pending"
 
 
-def test_a_snapshot_that_cannot_be_drawn_is_said(visit: Visitors) -> None:
-    """The frame of the page breaks with it, and still the page is not blank."""
+def test_a_snapshot_that_cannot_be_drawn_is_an_error_message(visit: Visitors) -> None:
+    """The frame of the page fails with it, and still the page is not blank."""
     screen = visit(None, "/jobs")
     screen.may_complain = True
     page = screen.page
@@ -209,8 +209,8 @@ def test_a_snapshot_that_cannot_be_drawn_is_said(visit: Visitors) -> None:
     page.get_by_text("This view is broken").wait_for()
 
 
-def test_a_view_says_what_the_api_says_and_tries_again(visit: Visitors) -> None:
-    """The code of the problem is shown with its detail; a second try that works shows the list."""
+def test_a_view_shows_the_error_of_the_api_and_retries(visit: Visitors) -> None:
+    """The code of the problem is shown with its detail; a successful retry shows the list."""
     slow = '{"title":"x","status":503,"code":"query_too_slow","detail":"this took too long; narrow the filter"}'
 
     def too_slow(route: Route) -> None:

@@ -1,4 +1,4 @@
-"""Campaigns and executions: the editor shows a mistake where it stands, and every action has its effect."""
+"""Campaigns and executions: the editor marks a mistake at its position, and every action has its effect."""
 
 import json
 import re
@@ -31,22 +31,22 @@ def site(
 
 
 def marks(screen: Screen) -> list[Any]:
-    """What is underlined, as (text, start, end) in units of the browser."""
+    """Return the underlined texts, as (text, start, end) in units of the browser."""
     script = "all => all.map(one => [one.textContent, +one.dataset.start, +one.dataset.end])"
     return list(screen.page.locator("mark").evaluate_all(script))
 
 
 def typed(screen: Screen, text: str, mistakes: int) -> Screen:
-    """Write an expression and wait for what is known of it."""
+    """Write an expression and wait for its check."""
     screen.page.get_by_label("Expression", exact=True).fill(text)
-    said = "no mistake" if mistakes == 0 else f"{mistakes} mistake{'s' if mistakes > 1 else ''}"
-    screen.page.get_by_role("status").get_by_text(said, exact=True).wait_for()
+    summary = "no mistake" if mistakes == 0 else f"{mistakes} mistake{'s' if mistakes > 1 else ''}"
+    screen.page.get_by_role("status").get_by_text(summary, exact=True).wait_for()
     return screen
 
 
 @pytest.mark.storm
-def test_a_mistake_is_underlined_where_it_stands(visit: Visitors, site: WorkSite) -> None:
-    """Line, column and offset are those of the API, which counts characters; the mark counts as browsers do."""
+def test_a_mistake_is_underlined_at_its_position(visit: Visitors, site: WorkSite) -> None:
+    """Line, column and offset are the API's, in characters; the mark counts in units of the browser."""
     site.campaign("marks")
     screen = typed(visit("admin", "/campaigns/edit?name=marks"), 'client.country == "🎉é" &&\n  client.agee > 25', 1)
     line = screen.page.get_by_role("button", name="line 2, column 3, offset 28")
@@ -61,7 +61,7 @@ def test_a_mistake_is_underlined_where_it_stands(visit: Visitors, site: WorkSite
 
 
 def test_an_answer_about_another_text_is_dropped(visit: Visitors, site: WorkSite) -> None:
-    """A slow answer to what was typed before marks nothing in what stands there now."""
+    """A slow answer about an earlier text marks nothing in the present one."""
     site.campaign("slowly")
     screen = visit("admin", "/campaigns/edit?name=slowly")
     page = screen.page
@@ -69,17 +69,17 @@ def test_an_answer_about_another_text_is_dropped(visit: Visitors, site: WorkSite
     held: list[Any] = []
     page.route("**/v1/campaigns:check", lambda route: held.append(route) if not held else route.continue_())
     page.get_by_label("Expression", exact=True).fill("client.nobody > 1")
-    while not held:  # the page's events come while a call of it goes on
+    while not held:  # the page's events arrive while a call to it runs
         page.evaluate("new Promise(requestAnimationFrame)")
     typed(screen, "client.age > 1", 0)
-    with suppress(Error):  # the page has given the old question up
+    with suppress(Error):  # the page has cancelled the earlier request
         held[0].continue_()
     assert marks(screen) == []
     assert marks(typed(screen, "client.age > 2", 0)) == []
 
 
-def test_a_dry_run_counts_what_stands_in_the_form(visit: Visitors, site: WorkSite) -> None:
-    """The unsaved expression is tried; nothing is saved."""
+def test_a_dry_run_counts_the_expression_of_the_form(visit: Visitors, site: WorkSite) -> None:
+    """The unsaved expression is evaluated; nothing is saved."""
     site.campaign("dry")
     screen = typed(visit("admin", "/campaigns/edit?name=dry"), "client.age >= 75", 0)
     screen.page.get_by_role("button", name="Dry run").click()
@@ -94,7 +94,7 @@ def test_a_dry_run_counts_what_stands_in_the_form(visit: Visitors, site: WorkSit
 
 
 def test_a_campaign_that_was_never_saved_has_a_dry_run(visit: Visitors, site: WorkSite) -> None:
-    """Audience and expression of the form are counted; no campaign is made."""
+    """Audience and expression of the form are counted; no campaign is created."""
     screen = visit("admin", "/campaigns/edit")
     screen.page.get_by_label("Audience").fill(json.dumps(AUDIENCE))
     typed(screen, "client.age >= 90", 0)
@@ -108,8 +108,8 @@ def test_a_campaign_that_was_never_saved_has_a_dry_run(visit: Visitors, site: Wo
     assert site.one("SELECT count(*) FROM tickwright.batches WHERE name = ''") == 0
 
 
-def test_a_campaign_is_made_changed_and_compared(visit: Visitors, site: WorkSite) -> None:
-    """What the form says is what is saved; a change is a version, and two versions are shown word by word."""
+def test_a_campaign_is_created_changed_and_compared(visit: Visitors, site: WorkSite) -> None:
+    """The values of the form are saved; a change is a version, and the difference of two versions is shown by field."""
     screen = visit("admin", "/campaigns/edit")
     page = screen.page
     page.get_by_role("textbox", name="Name").fill("made-here")
@@ -134,8 +134,8 @@ def test_a_campaign_is_made_changed_and_compared(visit: Visitors, site: WorkSite
     assert table.get_by_role("row").count() == 2
 
 
-def test_an_edit_of_what_somebody_else_changed_is_refused(visit: Visitors, site: WorkSite) -> None:
-    """The version that was opened is sent along; the other one's edit stays."""
+def test_an_edit_of_an_outdated_version_is_refused(visit: Visitors, site: WorkSite) -> None:
+    """The opened version is sent along; the other user's edit stays."""
     site.campaign("contended")
     screen = visit("admin", "/campaigns/edit?name=contended")
     screen.may_complain = True  # the 409 is in the console
@@ -148,7 +148,7 @@ def test_an_edit_of_what_somebody_else_changed_is_refused(visit: Visitors, site:
 
 
 def test_a_campaign_is_activated_and_deactivated(visit: Visitors, site: WorkSite) -> None:
-    """Each after a question, by an operator."""
+    """Each after a confirmation, by an operator."""
     site.campaign("calendar", type="AUTOMATIC", date_time_execution="2031-01-01T00:00")
     screen = visit("operator", "/campaigns?name=calendar")
     for label, status in (("Activate", "SCHEDULED"), ("Deactivate", "IDLE")):
@@ -159,7 +159,7 @@ def test_a_campaign_is_activated_and_deactivated(visit: Visitors, site: WorkSite
 
 @pytest.mark.storm
 def test_an_execution_is_started_paused_resumed_and_stopped(visit: Visitors, site: WorkSite) -> None:
-    """Its progress is seen while it goes on."""
+    """Its progress is shown meanwhile."""
     site.campaign("slow", rate="100/s", chunk_rows=100)
     screen = visit("operator", "/campaigns?name=slow")
     page = screen.page
@@ -179,7 +179,7 @@ def test_an_execution_is_started_paused_resumed_and_stopped(visit: Visitors, sit
 
 
 def test_a_failed_execution_is_retried(visit: Visitors, site: WorkSite) -> None:
-    """Its table was gone; the view says where it failed, and with the table back a retry goes through."""
+    """Its table was missing; the view says where it failed, and with the table back a retry succeeds."""
     site.make_clients("gone")
     site.campaign(
         "failing", audience={"source": "crm", "table": "gone", "key": "id", "fields": {"age": "int"}}, attempts=1
@@ -196,8 +196,8 @@ def test_a_failed_execution_is_retried(visit: Visitors, site: WorkSite) -> None:
     screen.page.get_by_text(f"{CLIENTS // 2:,} of {CLIENTS // 2:,} actions").wait_for(timeout=20_000)
 
 
-def test_who_could_not_be_judged_is_shown(visit: Visitors, site: WorkSite) -> None:
-    """With the number and examples; what was decided about one client is found by his key."""
+def test_clients_that_could_not_be_judged_are_shown(visit: Visitors, site: WorkSite) -> None:
+    """With their number and examples; the decision about one client is found by its key."""
     site.campaign("odd", expression="1000 / (client.age - 30) > 20")
     execution = site.ask("POST", "/v1/campaigns/odd/start")["executions"][0]["id"]
     eventually(lambda: site.one(EXECUTION, execution) == "FINISHED", 40)
@@ -208,8 +208,8 @@ def test_who_could_not_be_judged_is_shown(visit: Visitors, site: WorkSite) -> No
     page.get_by_role("row", name=re.compile("^45 ")).wait_for()
 
 
-def test_a_viewer_is_shown_no_action_and_an_operator_no_editor(visit: Visitors, site: WorkSite) -> None:
-    """What a role may not do has no button, and no address."""
+def test_a_viewer_sees_no_action_and_an_operator_no_editor(visit: Visitors, site: WorkSite) -> None:
+    """An action without the role has no button and no address."""
     site.campaign("roles")
     for role, start, edit in (("viewer", 0, 0), ("operator", 1, 0), ("admin", 1, 1)):
         page = visit(role, "/campaigns?name=roles").page
@@ -217,7 +217,7 @@ def test_a_viewer_is_shown_no_action_and_an_operator_no_editor(visit: Visitors, 
         assert page.get_by_role("button", name="Start now").count() == start, role
         assert page.get_by_role("link", name="Edit").count() == edit, role
     page = visit("operator", "/campaigns/edit?name=roles").page
-    page.get_by_text("Campaign editor need the role admin").wait_for()
+    page.get_by_text("Campaign editor: the role admin is required").wait_for()
 
 
 @pytest.mark.matrix
@@ -237,7 +237,7 @@ def test_axe_finds_nothing_serious(visit: Visitors, site: WorkSite, path: str, s
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", ["/campaigns", "/campaigns/edit", "/executions", "/batches"])
-def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
+def test_no_view_is_wider_than_a_phone(visit: Visitors, path: str) -> None:
     """At 390 px nothing is wider than the window."""
     page = visit("admin", path, width=390).page
     page.get_by_role("heading", level=1).wait_for()

@@ -1,4 +1,4 @@
-"""Dead letters that are in a queue: entity tasks and calls of reports, shown and put back, on a real RabbitMQ."""
+"""Dead letters in queues: entity tasks and calls of reports, shown and requeued, on a real RabbitMQ."""
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ WORDS = {"fanout": "entity tasks", "reports": "report calls"}
 TABS = {"fanout": "Entity tasks", "reports": "Report calls"}
 
 
-class Dead:
-    """What a test buries, and what it finds in the queues afterwards; the browser's loop runs in the test's thread."""
+class DeadLetters:
+    """Makes dead letters, and reads the queues afterwards; the browser's loop runs in the test's thread."""
 
     def __init__(self, rabbit_url: str) -> None:
         self.prefix = f"t{uuid4().hex[:12]}"
@@ -40,28 +40,28 @@ class Dead:
         with ThreadPoolExecutor(1) as aside:
             return aside.submit(asyncio.run, work).result()
 
-    def bury(self, kind: str, *ids: str, body: bytes = b"{}") -> None:
-        """Bury a message under each id; calls of reports were for ``users``."""
-        self._run(self._bury_tasks(ids, body) if kind == "fanout" else self._bury_calls(ids, body))
+    def make_dead(self, kind: str, *ids: str, body: bytes = b"{}") -> None:
+        """Make a dead letter of each id; calls of reports are for ``users``."""
+        self._run(self._make_dead_tasks(ids, body) if kind == "fanout" else self._make_dead_calls(ids, body))
 
-    async def _bury_tasks(self, ids: tuple[str, ...], body: bytes) -> None:
+    async def _make_dead_tasks(self, ids: tuple[str, ...], body: bytes) -> None:
         async with self.fanout.consumer() as source:
             for one in ids:
                 await self.fanout.put(one, body=body)
-                assert await source.dead_letter(await taken(source), "no_handler", f"Nobody handles it. {CANARY}")
+                assert await source.dead_letter(await taken(source), "no_handler", f"It has no handler. {CANARY}")
 
-    async def _bury_calls(self, ids: tuple[str, ...], body: bytes) -> None:
+    async def _make_dead_calls(self, ids: tuple[str, ...], body: bytes) -> None:
         async with self.reports.consumer("users") as source:
             for one in ids:
                 await self.reports.tell("users", one, body=body)
                 assert await source.dead_letter(await taken(source), "unreadable", f"It is no call. {CANARY}")
 
-    def put_back(self, kind: str) -> list[str | None]:
-        """Take everything out of the queue that consumers read; return whose ids."""
+    def requeued(self, kind: str) -> list[str | None]:
+        """Take all messages out of the queue that consumers read; return their ids."""
         return self._taken_from(self._queues(kind)[0])
 
     def empty(self) -> None:
-        """Make the queues anew: what the site still looks at, for a window that is closed, would come back."""
+        """Recreate the queues: a message that the site still holds for a closed window would return to an old one."""
         self._run(self._renew())
 
     async def _renew(self) -> None:
@@ -88,9 +88,9 @@ class Dead:
 
 
 @pytest.fixture(scope="module")
-def dead(rabbit_server: RabbitServer) -> Iterator[Dead]:
-    """Queues of these tests' own; no process of the site reads them, so what is put back stays."""
-    made = Dead(rabbit_server.url)
+def dead(rabbit_server: RabbitServer) -> Iterator[DeadLetters]:
+    """Queues of these tests only; no process of the site reads them, so requeued messages stay."""
+    made = DeadLetters(rabbit_server.url)
     try:
         yield made
     finally:
@@ -98,7 +98,9 @@ def dead(rabbit_server: RabbitServer) -> Iterator[Dead]:
 
 
 @pytest.fixture(scope="module")
-def site(pg_server: PostgresServer, template_database: str, rabbit_server: RabbitServer, dead: Dead) -> Iterator[Site]:
+def site(
+    pg_server: PostgresServer, template_database: str, rabbit_server: RabbitServer, dead: DeadLetters
+) -> Iterator[Site]:
     """An installation beside those queues, whose viewers do not see data of users."""
     name = "deadletters"
     made = Site(
@@ -117,18 +119,18 @@ def site(pg_server: PostgresServer, template_database: str, rabbit_server: Rabbi
 
 
 @pytest.fixture
-def task(dead: Dead) -> Dead:
-    """The same queues, with nothing in them."""
+def empty_queues(dead: DeadLetters) -> DeadLetters:
+    """The same queues, emptied."""
     dead.empty()
     return dead
 
 
 def body(kind: str) -> bytes:
-    """Return a body that says what it is about, with a number that a browser cannot hold."""
-    said: dict[str, Any] = {"report_id": BIG, "listeners": ["users"]}
+    """Return a body with entity and module, and with a number beyond a double."""
+    content: dict[str, Any] = {"report_id": BIG, "listeners": ["users"]}
     if kind == "fanout":
-        said = {"EntityCode": "ACME", "TaskType": "TARIFFS", "big": BIG}
-    return json.dumps(said).encode()
+        content = {"EntityCode": "ACME", "TaskType": "TARIFFS", "big": BIG}
+    return json.dumps(content).encode()
 
 
 def opened(visit: Visitors, kind: str, role: str = "operator", more: str = "") -> Screen:
@@ -138,8 +140,8 @@ def opened(visit: Visitors, kind: str, role: str = "operator", more: str = "") -
     return screen
 
 
-def last_line(site: Site) -> dict[str, Any]:
-    """Return who put what back."""
+def last_audit_entry(site: Site) -> dict[str, Any]:
+    """Return the actor, subject and content of the last requeue in the audit trail."""
     sql = "SELECT actor, subject, after FROM tickwright.audit WHERE action = %s ORDER BY id DESC LIMIT 1"
     (row,) = site.sql(sql, "dead_letters.requeue")
     return row
@@ -147,9 +149,11 @@ def last_line(site: Site) -> dict[str, Any]:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", WORDS)
-def test_a_dead_letter_says_why_and_shows_its_body_digit_by_digit(visit: Visitors, task: Dead, kind: str) -> None:
-    """What it is about leads to its view; words of others are text."""
-    task.bury(kind, "a", body=body(kind))
+def test_a_dead_letter_shows_its_reason_and_its_exact_body(
+    visit: Visitors, empty_queues: DeadLetters, kind: str
+) -> None:
+    """Its entity links to its view; texts of users are not interpreted."""
+    empty_queues.make_dead(kind, "a", body=body(kind))
     screen = visit("operator", "/dead-letters")
     screen.page.get_by_role("radiogroup", name="Kind").get_by_text(TABS[kind]).click()
     screen.page.wait_for_url(f"**kind={kind}")
@@ -162,9 +166,9 @@ def test_a_dead_letter_says_why_and_shows_its_body_digit_by_digit(visit: Visitor
     assert screen.page.evaluate("window.ran") is None
 
 
-def test_a_body_is_hidden_from_who_sees_no_data_of_users(visit: Visitors, task: Dead) -> None:
-    """He reads why it died, and is offered no way to put it back."""
-    task.bury("fanout", "a", body=body("fanout"))
+def test_a_body_is_hidden_from_a_role_that_sees_no_data_of_users(visit: Visitors, empty_queues: DeadLetters) -> None:
+    """A viewer sees the reason, and no button to requeue."""
+    empty_queues.make_dead("fanout", "a", body=body("fanout"))
     screen = opened(visit, "fanout", "viewer", "&letter=a")
     screen.page.get_by_role("dialog").get_by_text("Hidden").wait_for()
     assert "ACME" not in screen.page.get_by_role("dialog").locator("pre").all_inner_texts()
@@ -173,51 +177,57 @@ def test_a_body_is_hidden_from_who_sees_no_data_of_users(visit: Visitors, task: 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", WORDS)
-def test_the_chosen_ones_go_back(visit: Visitors, site: Site, task: Dead, kind: str) -> None:
-    """Only they, also where an id is all digits; the number is in the question."""
-    task.bury(kind, "a", "4711", "c", body=body(kind))
+def test_the_chosen_dead_letters_are_requeued(
+    visit: Visitors, site: Site, empty_queues: DeadLetters, kind: str
+) -> None:
+    """Only those, also where an id is all digits; the number is in the confirmation."""
+    empty_queues.make_dead(kind, "a", "4711", "c", body=body(kind))
     screen = opened(visit, kind)
     for one in ("4711", "c"):
         screen.page.get_by_label(f"Choose {WORDS[kind][:-1]} {one}").check()
     screen.page.get_by_role("button", name=f"Requeue 2 {WORDS[kind]}", exact=True).click()
     screen.confirm(f"Requeue 2 {WORDS[kind]}")
-    screen.page.get_by_text(f"2 {WORDS[kind]} went back into the queue").wait_for()
-    assert task.put_back(kind) == ["4711", "c"]
-    assert last_line(site) == {"actor": "Olaf", "subject": kind, "after": {"ids": ["4711", "c"]}}
+    screen.page.get_by_text(f"2 {WORDS[kind]} requeued").wait_for()
+    assert empty_queues.requeued(kind) == ["4711", "c"]
+    assert last_audit_entry(site) == {"actor": "Olaf", "subject": kind, "after": {"ids": ["4711", "c"]}}
     expect(screen.page.locator("tbody tr")).to_have_count(1)
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_all_go_back_after_a_question_with_their_number(visit: Visitors, task: Dead, kind: str) -> None:
+def test_all_dead_letters_are_requeued_after_a_confirmation_with_their_number(
+    visit: Visitors, empty_queues: DeadLetters, kind: str
+) -> None:
     """The oldest first."""
-    task.bury(kind, "a", "b", "c", body=body(kind))
+    empty_queues.make_dead(kind, "a", "b", "c", body=body(kind))
     screen = opened(visit, kind)
     screen.page.get_by_role("button", name=f"Requeue all 3 {WORDS[kind]}").click()
     screen.confirm(f"Requeue all 3 {WORDS[kind]}")
-    screen.page.get_by_text(f"3 {WORDS[kind]} went back into the queue").wait_for()
-    assert task.put_back(kind) == ["a", "b", "c"]
+    screen.page.get_by_text(f"3 {WORDS[kind]} requeued").wait_for()
+    assert empty_queues.requeued(kind) == ["a", "b", "c"]
     screen.page.get_by_text(f"No {WORDS[kind][:-1]} was given up").wait_for()
 
 
-def test_what_died_after_the_question_stays(visit: Visitors, task: Dead) -> None:
-    """As many go back as were said, so that what dies again at once is no endless loop."""
-    task.bury("fanout", "a", "b", body=body("fanout"))
+def test_a_dead_letter_after_the_confirmation_stays(visit: Visitors, empty_queues: DeadLetters) -> None:
+    """Only the confirmed number is requeued, so that messages that die again at once make no endless loop."""
+    empty_queues.make_dead("fanout", "a", "b", body=body("fanout"))
     screen = opened(visit, "fanout")
     screen.page.get_by_role("button", name="Requeue all 2 entity tasks").click()
-    task.bury("fanout", "later", body=body("fanout"))
+    empty_queues.make_dead("fanout", "later", body=body("fanout"))
     screen.confirm("Requeue all 2 entity tasks")
-    screen.page.get_by_text("2 entity tasks went back into the queue").wait_for()
-    assert task.put_back("fanout") == ["a", "b"]
+    screen.page.get_by_text("2 entity tasks requeued").wait_for()
+    assert empty_queues.requeued("fanout") == ["a", "b"]
     screen.page.locator('tr[data-key="later"]').wait_for()
 
 
-def test_one_without_an_id_goes_back_with_all_only(visit: Visitors, site: Site, task: Dead) -> None:
-    """It cannot be named; what cannot be read is shown as it came. Our client gives an id to all that it publishes."""
-    task.bury("fanout", "a", body=b"\xff[1")
-    said = site.ask("GET", "/v1/dead-letters/fanout")
-    said["items"][0]["id"] = None
+def test_a_dead_letter_without_an_id_is_requeued_with_all_only(
+    visit: Visitors, site: Site, empty_queues: DeadLetters
+) -> None:
+    """It cannot be named; an unreadable body is shown as it is. The client here gives each message an id."""
+    empty_queues.make_dead("fanout", "a", body=b"\xff[1")
+    content = site.ask("GET", "/v1/dead-letters/fanout")
+    content["items"][0]["id"] = None
     screen = visit("operator", "/dead-letters")
-    screen.page.route("**/v1/dead-letters/fanout?*", lambda route: route.fulfill(json=said))
+    screen.page.route("**/v1/dead-letters/fanout?*", lambda route: route.fulfill(json=content))
     screen.open("/dead-letters?kind=fanout")
     screen.page.get_by_label("Choose entity task without id #1").check()
     expect(screen.page.get_by_role("button", name="Requeue", exact=True)).to_be_disabled()
@@ -227,14 +237,14 @@ def test_one_without_an_id_goes_back_with_all_only(visit: Visitors, site: Site, 
     screen.page.get_by_label("Choose entity task without id #1").uncheck()
     screen.page.get_by_role("button", name="Requeue 1 entity task", exact=True).click()
     screen.confirm("Requeue 1 entity task")
-    screen.page.get_by_text("1 entity task went back").wait_for()
-    assert task.put_back("fanout") == ["a"]
+    screen.page.get_by_text("1 entity task requeued").wait_for()
+    assert empty_queues.requeued("fanout") == ["a"]
 
 
-def test_a_filter_by_module_is_in_the_address(visit: Visitors, task: Dead) -> None:
-    """Then only chosen ones go back: the queue cannot be asked for some."""
-    task.bury("fanout", "a", body=body("fanout"))
-    task.bury("fanout", "b", body=b'{"EntityCode": "BETA", "TaskType": "CDRS"}')
+def test_a_filter_by_module_is_in_the_address(visit: Visitors, empty_queues: DeadLetters) -> None:
+    """Then only chosen ones are requeued: the queue cannot select by module."""
+    empty_queues.make_dead("fanout", "a", body=body("fanout"))
+    empty_queues.make_dead("fanout", "b", body=b'{"EntityCode": "BETA", "TaskType": "CDRS"}')
     screen = opened(visit, "fanout", more="&subject=CDRS")
     expect(screen.page.locator("tbody tr")).to_have_count(1)
     screen.page.get_by_role("cell", name="BETA").wait_for()
@@ -242,9 +252,11 @@ def test_a_filter_by_module_is_in_the_address(visit: Visitors, task: Dead) -> No
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_in_the_queues_letters(visit: Visitors, task: Dead, scheme: str) -> None:
+def test_axe_finds_nothing_serious_in_the_queues_letters(
+    visit: Visitors, empty_queues: DeadLetters, scheme: str
+) -> None:
     """The list, and the drawer above it; nothing is wider than a phone."""
-    task.bury("fanout", "a", body=body("fanout"))
+    empty_queues.make_dead("fanout", "a", body=body("fanout"))
     screen = visit("operator", "/dead-letters?kind=fanout&letter=a", scheme=scheme)
     screen.page.get_by_label("body", exact=True).wait_for()
     assert screen.findings() == []
@@ -254,8 +266,8 @@ def test_axe_finds_nothing_serious_in_the_queues_letters(visit: Visitors, task: 
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_rabbitmq_that_is_away_is_said_with_its_code(visit: Visitors, site: Site, task: Dead) -> None:
-    """The list says what failed and offers to ask again; other kinds work."""
+def test_an_unavailable_rabbitmq_is_shown_with_its_code(visit: Visitors, site: Site, empty_queues: DeadLetters) -> None:
+    """The list shows the failure and offers a retry; other kinds work."""
     screen = visit("viewer", "/dead-letters")
     screen.may_complain = True
     screen.page.route(
@@ -265,4 +277,4 @@ def test_a_rabbitmq_that_is_away_is_said_with_its_code(visit: Visitors, site: Si
     screen.open("/dead-letters?kind=reports")
     screen.page.get_by_text("rabbitmq_unavailable").wait_for(timeout=20_000)
     screen.page.get_by_role("radiogroup", name="Kind").get_by_text("Jobs").click()
-    screen.page.get_by_text("Nothing was given up").wait_for()
+    screen.page.get_by_text("No job was given up").wait_for()

@@ -1,4 +1,4 @@
-"""Every view and drawer with something in it, on a phone, light and dark: what axe says of them."""
+"""Accessibility of every view and drawer with data in it, on a phone, light and dark, by axe."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ VALUES ('made_up', %s, %s, 'It burns', 'firing', '{"big": 9223372036854775807}')
 def site(
     pg_server: PostgresServer, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkSite]:
-    """One installation with something of every kind, warnings and a change among it."""
+    """An installation with data of every kind, warnings and a change included."""
     with work_site(pg_server, template_database, tmp_path_factory.mktemp("views")) as made:
         for party in ({"name": "old"}, {"name": "new", "more": True}):
             made.ask("PUT", "/v1/entities/ACME", {"party": party, "is_polling_enabled": False})
@@ -33,7 +33,7 @@ def site(
 
 @pytest.fixture(scope="module")
 def paths(site: WorkSite) -> list[str]:
-    """Every view, and one drawer of each kind."""
+    """Return every view, and one drawer of each kind."""
     job = site.schedule("page.broken")
     site.until(job, "failed")
     execution = site.ask("POST", "/v1/campaigns/loans/start")["executions"][0]["id"]
@@ -55,7 +55,7 @@ def paths(site: WorkSite) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(visit: Visitors, paths: list[str], scheme: str) -> None:
-    """Contrast, labels, and regions that scroll by keyboard."""
+    """Contrast, labels, and scrollable regions by keyboard."""
     screen = visit("admin", "/overview", scheme=scheme, width=390, height=844)
     found = {}
     for path in paths:

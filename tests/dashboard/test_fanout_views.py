@@ -1,4 +1,4 @@
-"""Entities and modules: what became of polling them, and pause and enable to their effect."""
+"""Entities and modules: how their polling went, and pause and enable to their effect."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ PAUSED = "SELECT paused_at IS NOT NULL FROM tickwright.modules WHERE name = %s"
 def site(
     pg_server: PostgresServer, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkSite]:
-    """One installation for these tests, with an entity that works and one that fails."""
+    """An installation with an entity that works and one that fails."""
     folder: Path = tmp_path_factory.mktemp("fanout")
     with work_site(pg_server, template_database, folder) as made:
         for code in ("NL.ONE", "NL.BAD"):
@@ -30,8 +30,8 @@ def site(
 
 
 @pytest.mark.storm
-def test_modules_stand_against_windows_and_entities_against_modules(visit: Visitors) -> None:
-    """A window says how many succeeded; an entity that fails says so."""
+def test_tables_show_modules_by_window_and_entities_by_module(visit: Visitors) -> None:
+    """A window shows how many succeeded; a failing entity shows it."""
     page = visit("viewer", "/entities").page
     row = page.get_by_role("table", name=re.compile("Modules against windows")).get_by_role(
         "row", name=re.compile("PAGES")
@@ -43,14 +43,14 @@ def test_modules_stand_against_windows_and_entities_against_modules(visit: Visit
 
 @pytest.mark.storm
 def test_an_entity_says_why_it_fails(visit: Visitors) -> None:
-    """With the provider's words, and its party as text."""
+    """With the provider's error, and its party as text."""
     page = visit("viewer", "/entities?entity=NL.BAD").page
     page.get_by_text(re.compile("this provider never answers")).first.wait_for(timeout=30_000)
     page.get_by_label("party", exact=True).get_by_text("NL.BAD").wait_for()
 
 
 def test_an_entity_is_paused_and_enabled(visit: Visitors, site: WorkSite) -> None:
-    """Each after a question with its number."""
+    """Each after a confirmation with its number."""
     screen = visit("admin", "/entities?entity=NL.ONE")
     for label, expected in (("Pause", False), ("Enable", True)):
         screen.page.get_by_role("button", name=label, exact=True).click()
@@ -59,7 +59,7 @@ def test_an_entity_is_paused_and_enabled(visit: Visitors, site: WorkSite) -> Non
 
 
 def test_an_entity_is_created_edited_and_deleted(visit: Visitors, site: WorkSite) -> None:
-    """What the form says is what is there, digit by digit; each change is in the audit trail."""
+    """The values of the form are stored exactly; each change is in the audit trail."""
     screen = visit("admin", "/entities")
     page = screen.page
     page.get_by_role("button", name="Create", exact=True).click()
@@ -75,72 +75,72 @@ def test_an_entity_is_created_edited_and_deleted(visit: Visitors, site: WorkSite
     page.get_by_role("button", name="Edit", exact=True).click()
     form = page.get_by_role("dialog", name="Edit PL.NEW")
     form.get_by_label("Polling is enabled").uncheck()
-    form.get_by_role("button", name="Set 1 entity").click()
-    page.get_by_text("PL.NEW is set").wait_for()
+    form.get_by_role("button", name="Save 1 entity").click()
+    page.get_by_text("PL.NEW is saved").wait_for()
     changed = site.ask("GET", "/v1/entities/PL.NEW")
     assert (changed["party"], changed["is_polling_enabled"]) == ({"limit": 2**60 + 1}, False)
     page.get_by_role("button", name="Delete", exact=True).click()
     screen.confirm("Delete 1 entity")
     page.get_by_text("PL.NEW is deleted").wait_for()
     assert site.one("SELECT count(*) FROM tickwright.entities WHERE code = %s", "PL.NEW") == 0
-    told = "SELECT string_agg(action, ' ' ORDER BY id) FROM tickwright.audit WHERE subject = %s AND actor = 'Ada'"
-    assert site.one(told, "entity:PL.NEW") == "entities.put entities.put entities.delete"
+    actions = "SELECT string_agg(action, ' ' ORDER BY id) FROM tickwright.audit WHERE subject = %s AND actor = 'Ada'"
+    assert site.one(actions, "entity:PL.NEW") == "entities.put entities.put entities.delete"
 
 
 def choose(form: Locator, name: str) -> None:
-    """Add a module to those that are chosen."""
+    """Add a module to the chosen ones."""
     form.get_by_role("combobox", name="Modules").click()
     form.page.get_by_role("option", name=name).click()
     form.page.keyboard.press("Escape")
 
 
-def test_an_entity_that_is_there_is_not_written_over_unasked(visit: Visitors, site: WorkSite) -> None:
-    """The form that makes one asks before it sets one; a no leaves it, and what was typed."""
+def test_an_existing_entity_is_not_overwritten_without_a_confirmation(visit: Visitors, site: WorkSite) -> None:
+    """The form to create one asks before it replaces one; a refusal leaves it, and the typed values."""
     site.ask("PUT", "/v1/entities/NL.TAKEN", {"party": {"who": "was here"}})
     screen = visit("admin", "/entities")
     page = screen.page
     page.get_by_role("button", name="Create", exact=True).click()
     page.get_by_role("textbox", name="Code").fill("NL.TAKEN")
     page.get_by_role("button", name="Create 1 entity").click()
-    page.get_by_role("dialog", name="Set 1 entity?").get_by_role("button", name="Leave it").click()
+    page.get_by_role("dialog", name="Replace 1 entity?").get_by_role("button", name="Go back").click()
     assert site.ask("GET", "/v1/entities/NL.TAKEN")["party"] == {"who": "was here"}
     page.get_by_role("button", name="Create 1 entity").click()
-    screen.confirm("Set 1 entity")
-    page.get_by_text("NL.TAKEN is set").wait_for()
+    screen.confirm("Replace 1 entity")
+    page.get_by_text("NL.TAKEN is saved").wait_for()
     assert site.ask("GET", "/v1/entities/NL.TAKEN")["party"] == {}
 
 
-def test_a_secret_that_is_not_shown_is_not_lost_by_an_edit(visit: Visitors, site: WorkSite) -> None:
-    """What SQL wrote is shown as ***; to save that is refused in the form, and the secret stays."""
+def test_a_masked_secret_is_not_lost_by_an_edit(visit: Visitors, site: WorkSite) -> None:
+    """A secret that SQL wrote is shown as ***; saving that is refused in the form, and the secret stays."""
     site.ask("PUT", "/v1/entities/NL.SECRET", {})
     site.sql("""UPDATE tickwright.entities SET party = '{"token": "t-123"}' WHERE code = 'NL.SECRET'""")
     screen = visit("admin", "/entities?entity=NL.SECRET")
     screen.may_complain = True  # the 422 is in the console
     screen.page.get_by_role("button", name="Edit", exact=True).click()
     assert "***" in screen.page.get_by_label("Party", exact=True).last.input_value()
-    screen.page.get_by_role("button", name="Set 1 entity").click()
+    screen.page.get_by_role("button", name="Save 1 entity").click()
     screen.page.get_by_role("alert").get_by_text("plain_secret", exact=True).wait_for()
     assert site.one("SELECT party->>'token' FROM tickwright.entities WHERE code = %s", "NL.SECRET") == "t-123"
 
 
-def test_a_form_says_that_somebody_else_changed_the_entity(visit: Visitors, site: WorkSite) -> None:
-    """The drawer below it looks again; the form keeps what was typed and says so."""
+def test_a_form_says_that_another_user_changed_the_entity(visit: Visitors, site: WorkSite) -> None:
+    """The drawer below it reloads; the form keeps the typed values and says so."""
     site.ask("PUT", "/v1/entities/NL.BOTH", {})
     page = visit("admin", "/entities?entity=NL.BOTH").page
     page.get_by_role("button", name="Edit", exact=True).click()
     page.get_by_role("textbox", name="Partner").fill("typed")
     site.ask("PUT", "/v1/entities/NL.BOTH", {"party": {"who": "other"}})
-    page.get_by_text("Somebody changed it since this form was opened").wait_for()
+    page.get_by_text("This entity was changed after this form was opened").wait_for()
     assert page.get_by_role("textbox", name="Partner").input_value() == "typed"
 
 
 def test_a_module_is_paused_enabled_and_changed(visit: Visitors, site: WorkSite) -> None:
-    """The question says how many entities it is about."""
+    """The confirmation has the number of entities."""
     screen = visit("admin", "/modules?module=PAGES")
     page = screen.page
     for label, expected in (("Pause", True), ("Enable", False)):
         page.get_by_role("button", name=label, exact=True).click()
-        page.get_by_text(re.compile("^2 entities are polled for PAGES")).wait_for()
+        page.get_by_text(re.compile("^2 entities are (no longer )?polled for PAGES")).wait_for()
         screen.confirm(f"{label} 1 module")
         eventually(partial(site.gives, expected, PAUSED, "PAGES"), 10)
     page.goto(f"{site.url}/modules")
@@ -154,7 +154,7 @@ def test_a_module_is_paused_enabled_and_changed(visit: Visitors, site: WorkSite)
 
 
 def test_filters_find_entities_and_are_in_the_address(visit: Visitors) -> None:
-    """By how the code begins."""
+    """By the prefix of the code."""
     page = visit("viewer", "/entities").page
     page.get_by_label("Entity", exact=True).fill("NL.B")
     page.wait_for_url("**/entities?q=NL.B")
@@ -163,8 +163,8 @@ def test_filters_find_entities_and_are_in_the_address(visit: Visitors) -> None:
 
 
 @pytest.mark.storm
-def test_an_operator_is_shown_no_action(visit: Visitors) -> None:
-    """Entities and modules are an admin's to change."""
+def test_an_operator_sees_no_action(visit: Visitors) -> None:
+    """Only an admin changes entities and modules."""
     for path, heading in (("/entities?entity=NL.ONE", "Party"), ("/modules?module=PAGES", "Last windows")):
         for role, number in (("operator", 0), ("admin", 1)):
             page = visit(role, path).page
@@ -188,7 +188,7 @@ def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> N
 
 
 @pytest.mark.parametrize("path", ["/entities", "/modules"])
-def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
+def test_no_view_is_wider_than_a_phone(visit: Visitors, path: str) -> None:
     """At 390 px nothing is wider than the window."""
     page = visit("admin", path, width=390).page
     page.get_by_role("table").nth(1).wait_for()

@@ -1,4 +1,4 @@
-"""Data of users is hidden from roles below the one that sees it: every view renders, says so, and holds none of it."""
+"""Data of users is hidden from lower roles: every view renders, says so, and holds none of it."""
 
 import re
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ CLIENTS_TYPE = {
 EVENTS = """UPDATE tickwright.trackers SET events = '[{"at": "2026-01-01T00:00:00Z", "text": "canary-5e2d"}]'"""
 
 
-class Seen:
-    """What the API answered to a window; the answer that never ends is let through unread."""
+class Answers:
+    """Answers of the API to a window; the stream, which never ends, is passed through unread."""
 
     def __init__(self, screen: Screen) -> None:
         self.answers: dict[str, str] = {}
         screen.page.route(re.compile(r"/v1/(?!stream)"), self._pass_on)
 
     def _pass_on(self, route: Route) -> None:
-        with suppress(Error):  # the page has gone elsewhere meanwhile
+        with suppress(Error):  # the page has another address meanwhile
             answer = route.fetch()
             self.answers[route.request.url] = answer.text()
             route.fulfill(response=answer)
@@ -45,7 +45,7 @@ class Seen:
 def site(
     pg_server: PostgresServer, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkSite]:
-    """One installation where only admins see data of users, with some of it wherever users put any."""
+    """One installation where only admins see data of users, with some of it in every field for it."""
     folder: Path = tmp_path_factory.mktemp("hidden")
     with work_site(pg_server, template_database, folder, PAYLOADS_FROM="admin") as made:
         made.ask("PUT", "/v1/entities/ACME", {"party": DATA, "is_polling_enabled": False})
@@ -59,7 +59,7 @@ def site(
 
 @pytest.fixture(scope="module")
 def places(site: WorkSite) -> dict[str, str]:
-    """What shows data of users, by what its page calls it: the address, as one of each has come to its end."""
+    """Return the addresses that show data of users, by the name of their view; one item of each has ended."""
     job = site.schedule("page.greet", {"name": CANARY})
     site.until(job, "completed")
     report = site.ask("POST", "/v1/reports", {"type": "clients", "conditions": {"country": CANARY}})["id"]
@@ -80,7 +80,7 @@ def places(site: WorkSite) -> dict[str, str]:
 
 
 def settled(screen: Screen) -> None:
-    """Wait until nothing is loading any more."""
+    """Wait until no request is pending."""
     screen.page.get_by_role("heading", level=1).first.wait_for()
     expect(screen.page.locator('[aria-busy="true"]')).to_have_count(0)
 
@@ -88,9 +88,9 @@ def settled(screen: Screen) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("role", ROLES)
 def test_no_view_holds_data_of_users(visit: Visitors, places: dict[str, str], role: str) -> None:
-    """Neither what is on the screen nor what was answered for it."""
+    """Neither on the screen nor in the answers."""
     screen = visit(role, "/overview")
-    seen = Seen(screen)
+    seen = Answers(screen)
     paths = [*every_view(), *places.values(), f"/jobs?text={CANARY}"]
     assert len(paths) > 20
     for path in paths:
@@ -104,26 +104,26 @@ def test_no_view_holds_data_of_users(visit: Visitors, places: dict[str, str], ro
 
 @pytest.mark.storm
 def test_each_drawer_says_that_it_hides_something(visit: Visitors, places: dict[str, str]) -> None:
-    """An empty place would look as if there was nothing; an admin sees the data there."""
+    """An empty field would look like missing data; an admin sees the data there."""
     for what, path in places.items():
-        for who, hidden in (("operator", True), ("admin", False)):
-            screen = visit(who, path)
+        for viewer, hidden in (("operator", True), ("admin", False)):
+            screen = visit(viewer, path)
             drawer = screen.page.get_by_role("dialog")
             drawer.wait_for()
-            words = re.compile(r"Hidden: the role of this key|does not see what is in files|^hidden$")
+            pattern = re.compile(r"Hidden: the role of this key|^hidden$")
             if hidden:
-                drawer.get_by_text(words).first.wait_for()
-                assert CANARY not in drawer.inner_html(), (what, who)
+                drawer.get_by_text(pattern).first.wait_for()
+                assert CANARY not in drawer.inner_html(), (what, viewer)
             else:
                 drawer.get_by_text(CANARY).first.wait_for()
-                assert drawer.get_by_text(words).count() == 0, (what, who)
+                assert drawer.get_by_text(pattern).count() == 0, (what, viewer)
 
 
-def test_a_dry_run_counts_and_hides_whom_it_found(visit: Visitors, places: dict[str, str]) -> None:
-    """An operator may try it; the clients' data is not for him."""
+def test_a_dry_run_counts_and_hides_its_clients(visit: Visitors, places: dict[str, str]) -> None:
+    """An operator may run it, but may not see the clients' data."""
     assert places
     screen = visit("operator", "/campaigns?name=loans")
-    seen = Seen(screen)
+    seen = Answers(screen)
     screen.page.get_by_role("button", name="Dry run").click()
     result = screen.page.get_by_role("status", name="Dry run")
     result.get_by_text("Hidden: the role of this key").wait_for()
@@ -132,7 +132,7 @@ def test_a_dry_run_counts_and_hides_whom_it_found(visit: Visitors, places: dict[
 
 
 def test_a_filter_does_not_find_what_is_hidden(visit: Visitors, places: dict[str, str]) -> None:
-    """Else data of users could be guessed letter by letter."""
+    """Otherwise data of users could be guessed letter by letter."""
     assert places
     visit("admin", f"/jobs?text={CANARY}").page.get_by_role("row", name=re.compile("page.greet")).wait_for()
     page = visit("operator", f"/jobs?text={CANARY}").page
@@ -140,12 +140,12 @@ def test_a_filter_does_not_find_what_is_hidden(visit: Visitors, places: dict[str
     assert page.get_by_role("row", name=re.compile("page.greet")).count() == 0
 
 
-def test_what_an_action_tells_holds_none_either(visit: Visitors, site: WorkSite, places: dict[str, str]) -> None:
-    """An operator acts on a job that he does not see into."""
+def test_the_result_of_an_action_holds_no_hidden_data(visit: Visitors, site: WorkSite, places: dict[str, str]) -> None:
+    """An operator acts on a job whose payload is hidden."""
     assert places
     job = site.schedule("page.greet", DATA, delay="1h")
     screen = visit("operator", f"/jobs?job={job}")
-    seen = Seen(screen)
+    seen = Answers(screen)
     screen.page.get_by_role("dialog").get_by_role("button", name="Cancel", exact=True).click()
     screen.confirm("Cancel 1 job")
     site.until(job, "cancelled")

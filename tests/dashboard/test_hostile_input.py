@@ -1,4 +1,4 @@
-"""Every field takes what is pasted into it: the form says what is wrong, with the code, and keeps what was typed."""
+"""Every field accepts any pasted text: the form shows the error with its code, and keeps the text."""
 
 import re
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ MEGABYTE = 1_000_000
 CODE = re.compile(r"[a-z]+(_[a-z]+)+")
 NO_ANSWER = re.compile("http_[0-9]|This view is broken")
 NUMBERS = ("1e309", "-0", "0x10", "9" * 400, "1 2", "NaN", "{}")
-"""None of them is a number that any field takes, and none may count as an empty field."""
+"""No field takes any of them as a number, and none may count as an empty field."""
 NAMES = ("   ", ".", "..", "../keys", "a/b", "a" * 100_000, SCRIPT, "a\u0000b", "\u202eevil", "%2e%2e")
 FORMS = {
     "/modules": ("Create", "Name", "Create 1 module", "modules"),
     "/entities": ("Create", "Code", "Create 1 entity", "entities"),
     "/report-types": ("Create", "Name", "Create 1 report type", "report_types"),
-    "/partners": ("New partner", "Name", "Make 1 partner", "partners"),
+    "/partners": ("New partner", "Name", "Create 1 partner", "partners"),
 }
-"""View: the button that opens its form, the field of its name, the button that makes one, the table that has them."""
+"""By view: the button that opens its form, the field of its name, the button that creates one, the table."""
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,14 @@ def site(
 
 
 def hostile(visit: Visitors, path: str) -> Screen:
-    """Open a view as an admin, whose browser writes refusals to its console."""
+    """Open a view as an admin, whose browser logs refusals to its console."""
     screen = visit("admin", path)
     screen.may_complain = True
     return screen
 
 
 def refused(place: Locator) -> str:
-    """Return what the form says is wrong; it names a code."""
+    """Return the form's error; it has a code."""
     alert = place.get_by_role("alert").last
     expect(alert).to_have_text(CODE)
     expect(alert).not_to_have_text(NO_ANSWER)
@@ -57,8 +57,8 @@ def refused(place: Locator) -> str:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("view", FORMS)
-def test_a_name_that_is_none_is_refused_and_kept(visit: Visitors, site: WorkSite, view: str) -> None:
-    """No name leads to another address, and none is cut to one that would do."""
+def test_an_invalid_name_is_refused_and_kept_in_the_form(visit: Visitors, site: WorkSite, view: str) -> None:
+    """No name leads to another address, and none is cut to a valid one."""
     opens, label, makes, table = FORMS[view]
     before = site.one(f"SELECT count(*) FROM tickwright.{table}")
     screen = hostile(visit, view)
@@ -82,9 +82,9 @@ def test_a_name_that_is_none_is_refused_and_kept(visit: Visitors, site: WorkSite
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("label", ["Concurrency", "Rate per second", "Attempts at most", "Final statuses"])
-def test_a_number_of_a_task_type_that_is_none_takes_no_limit_away(visit: Visitors, site: WorkSite, label: str) -> None:
-    """What is no number is sent as it was typed, and refused."""
+@pytest.mark.parametrize("label", ["Concurrency", "Rate per second", "Maximum attempts", "Final statuses"])
+def test_an_invalid_number_of_a_task_type_removes_no_limit(visit: Visitors, site: WorkSite, label: str) -> None:
+    """An invalid number is sent as typed, and refused."""
     before = site.sql("SELECT * FROM tickwright.task_types WHERE name = 'shop.hostile'")
     screen = hostile(visit, "/task-types?type=shop.hostile")
     screen.page.get_by_role("button", name="Edit").click()
@@ -99,8 +99,8 @@ def test_a_number_of_a_task_type_that_is_none_takes_no_limit_away(visit: Visitor
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("label", ["Interval, minutes", "Cap per 5 min", "Polled for, days", "Objective, %"])
-def test_a_number_of_an_account_that_is_none_changes_nothing(visit: Visitors, site: WorkSite, label: str) -> None:
-    """Its preview or the API says what is wrong."""
+def test_an_invalid_number_of_an_account_changes_nothing(visit: Visitors, site: WorkSite, label: str) -> None:
+    """Its preview or the API shows the error."""
     rows = "SELECT * FROM tickwright.polling_schedule_config WHERE account_id = 'acme'"
     before = site.sql(rows)
     screen = hostile(visit, "/accounts?account=acme")
@@ -124,9 +124,9 @@ def test_a_number_of_an_account_that_is_none_changes_nothing(visit: Visitors, si
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("label", ["Clients per chunk", "Attempts of a chunk", "Of these at most"])
-def test_a_number_of_a_campaign_that_is_none_is_said_at_its_field(visit: Visitors, label: str) -> None:
-    """With its code, while one types."""
+@pytest.mark.parametrize("label", ["Clients per chunk", "Attempts per chunk", "Missed runs at most"])
+def test_an_invalid_number_of_a_campaign_is_an_error_at_its_field(visit: Visitors, label: str) -> None:
+    """With its code, while the user types."""
     screen = hostile(visit, "/campaigns/edit")
     field = screen.page.get_by_label(label)
     for typed in NUMBERS:
@@ -149,8 +149,8 @@ NO_PARTIES = (
 )
 
 
-def test_a_party_that_cannot_be_kept_is_refused_and_kept_in_the_form(visit: Visitors, site: WorkSite) -> None:
-    """What is no object at its field, what is too much by the API."""
+def test_an_invalid_party_is_refused_and_kept_in_the_form(visit: Visitors, site: WorkSite) -> None:
+    """Anything but an object by its field, too large a text by the API."""
     screen = hostile(visit, "/entities")
     screen.page.get_by_role("button", name="Create", exact=True).click()
     form = screen.page.get_by_role("dialog")
@@ -172,8 +172,8 @@ def test_a_party_that_cannot_be_kept_is_refused_and_kept_in_the_form(visit: Visi
 
 
 @pytest.mark.storm
-def test_the_expression_editor_lives_through_a_megabyte(visit: Visitors) -> None:
-    """It is too much, and the editor says so; with less it goes on at once."""
+def test_the_expression_editor_survives_a_megabyte(visit: Visitors) -> None:
+    """It is too long, and the editor says so; with a shorter text it works again at once."""
     screen = hostile(visit, "/campaigns/edit")
     page = screen.page
     field = page.get_by_label("Expression", exact=True)
@@ -191,7 +191,7 @@ STRANGE = ("\u0000", "\u001b[31m", SCRIPT, "client.age > 1e309", "client.age > -
 
 @pytest.mark.storm
 def test_a_strange_expression_has_a_mistake_with_a_code(visit: Visitors) -> None:
-    """Or none, where it is an expression; nothing in it runs, and the text stays."""
+    """Or none, if it is a valid expression; no script in it runs, and the text stays."""
     screen = hostile(visit, "/campaigns/edit")
     page = screen.page
     field = page.get_by_label("Expression", exact=True)
@@ -209,8 +209,8 @@ def test_a_strange_expression_has_a_mistake_with_a_code(visit: Visitors) -> None
 
 
 @pytest.mark.storm
-def test_filters_and_the_search_take_anything(visit: Visitors) -> None:
-    """A filter that means nothing is an answer, not a broken view."""
+def test_filters_and_the_search_accept_any_text(visit: Visitors) -> None:
+    """A filter without a meaning has an answer, not a broken view."""
     for path, label in (("/jobs", "Text"), ("/audit", "Who"), ("/entities", "Entity"), ("/trackers", "External id")):
         screen = hostile(visit, path)
         for text in (SCRIPT, "%", "\\", "x" * MEGABYTE, "\u0000"):

@@ -12,21 +12,21 @@ CANARY = '<img src=x onerror="window.ran=1"><script>window.ran=1</script>'
 
 
 def opened(screen: Screen, job: int) -> Screen:
-    """The drawer of a job."""
+    """Return the drawer of a job."""
     screen.open(f"/jobs?job={job}")
     screen.page.get_by_role("heading", name="Timeline").wait_for()
     return screen
 
 
 def audited(site: Site, action: str) -> list[str]:
-    """Who did it, newest first."""
+    """Return the actors of an action, newest first."""
     rows = site.sql("SELECT actor FROM tickwright.audit WHERE action = %s ORDER BY id DESC", action)
     return [row["actor"] for row in rows]
 
 
 @pytest.mark.storm
-def test_a_pending_job_is_cancelled_after_a_question(visit: Visitors, site: Site) -> None:
-    """One click asks and changes nothing; the answer cancels, under the name of who is signed in."""
+def test_a_pending_job_is_cancelled_after_a_confirmation(visit: Visitors, site: Site) -> None:
+    """The first click changes nothing; the confirmation cancels, under the name of the user."""
     job = site.schedule("page.greet", delay="1h")
     screen = opened(visit("operator"), job)
     screen.page.get_by_role("button", name="Cancel", exact=True).click()
@@ -39,7 +39,7 @@ def test_a_pending_job_is_cancelled_after_a_question(visit: Visitors, site: Site
 
 
 def test_a_running_job_is_asked_to_stop(visit: Visitors, site: Site) -> None:
-    """Its worker hears of it, and the page shows how it ended."""
+    """Its worker stops it, and the page shows its outcome."""
     job = site.schedule("page.slow")
     site.until(job, "processing")
     screen = opened(visit("operator"), job)
@@ -50,8 +50,8 @@ def test_a_running_job_is_asked_to_stop(visit: Visitors, site: Site) -> None:
     screen.page.get_by_text("Attempt 1: cancelled").wait_for()
 
 
-def test_a_failed_job_shows_its_attempts_and_goes_back_to_work(visit: Visitors, site: Site) -> None:
-    """Each attempt is there with its error; a retry gives it all attempts again."""
+def test_a_failed_job_shows_its_attempts_and_is_retried(visit: Visitors, site: Site) -> None:
+    """Each attempt is shown with its error; a retry gives it all attempts again."""
     job = site.schedule("page.broken")
     site.until(job, "failed")
     screen = opened(visit("operator"), job)
@@ -60,7 +60,7 @@ def test_a_failed_job_shows_its_attempts_and_goes_back_to_work(visit: Visitors, 
     assert screen.page.get_by_label("Error of Attempt 1: failed").inner_text() == "ValueError: this one never works"
     screen.page.get_by_role("button", name="Retry").click()
     screen.confirm("Retry 1 job")
-    screen.page.get_by_text(f"Job {job} is back at work").wait_for()
+    screen.page.get_by_text(f"Job {job} is pending again").wait_for()
     assert audited(site, "jobs.retry")[0] == "Olaf"
 
 
@@ -72,7 +72,7 @@ def test_a_job_is_run_now_and_another_one_moved(visit: Visitors, site: Site) -> 
     screen.confirm("Run 1 job now")
     site.until(first, "completed")
     opened(screen, second).page.get_by_role("button", name="Reschedule").click()
-    screen.page.get_by_label("So long from now").fill("3h")
+    screen.page.get_by_label("Delay from now").fill("3h")
     screen.page.get_by_role("dialog", name="Reschedule job").get_by_role("button", name="Reschedule").click()
     screen.page.get_by_text(f"Job {second} is rescheduled").wait_for()
     expect(screen.page.get_by_role("dialog", name="Reschedule job")).to_have_count(0)
@@ -84,29 +84,29 @@ def test_a_job_is_run_now_and_another_one_moved(visit: Visitors, site: Site) -> 
 
 
 def test_a_time_that_is_refused_stays_in_its_dialog(visit: Visitors, site: Site) -> None:
-    """Of one job and of many: what was typed is there to be corrected, and the problem is told."""
+    """Of one job and of many: the typed value can be corrected, and the problem is shown."""
     job = site.schedule("page.greet", delay="1h")
     screen = opened(visit("operator"), job)
     screen.may_complain = True
     dialog = screen.page.get_by_role("dialog", name="Reschedule job")
     screen.page.get_by_role("button", name="Reschedule").click()
-    dialog.get_by_label("So long from now").fill("9000000d")
+    dialog.get_by_label("Delay from now").fill("9000000d")
     dialog.get_by_role("button", name="Reschedule").click()
-    screen.page.get_by_text("That did not work").wait_for()
-    expect(dialog.get_by_label("So long from now")).to_have_value("9000000d")
-    dialog.get_by_role("button", name="Leave it").click()
+    screen.page.get_by_text("Request failed").wait_for()
+    expect(dialog.get_by_label("Delay from now")).to_have_value("9000000d")
+    dialog.get_by_role("button", name="Go back").click()
     screen.open("/jobs?type=page.greet")
     screen.page.get_by_role("button", name="Act on all that match").click()
     screen.page.get_by_role("menuitem", name="Reschedule").click()
     many = screen.page.get_by_role("dialog", name="Reschedule to")
-    many.get_by_label("So long from now").fill("9000000d")
-    many.get_by_role("button", name="Count them").click()
-    screen.page.get_by_text("That did not work").wait_for()
-    expect(many.get_by_label("So long from now")).to_have_value("9000000d")
+    many.get_by_label("Delay from now").fill("9000000d")
+    many.get_by_role("button", name="Count jobs").click()
+    screen.page.get_by_text("Request failed").wait_for()
+    expect(many.get_by_label("Delay from now")).to_have_value("9000000d")
 
 
 def test_the_chosen_jobs_are_cancelled_and_no_other(visit: Visitors, site: Site) -> None:
-    """The question has the number of what is chosen."""
+    """The confirmation has the number of chosen jobs."""
     jobs = [site.schedule("page.greet", {"batch": "chosen"}, delay="2h") for _ in range(4)]
     screen = visit("operator", "/jobs?state=pending")
     for job in jobs[:3]:
@@ -118,15 +118,15 @@ def test_the_chosen_jobs_are_cancelled_and_no_other(visit: Visitors, site: Site)
     assert [site.status(job) for job in jobs] == ["cancelled"] * 3 + ["pending"]
 
 
-def test_all_that_match_are_acted_on_beyond_what_is_loaded(visit: Visitors, site: Site) -> None:
-    """2,300 jobs are three calls of the API: the number is said first, and every one of them is done."""
+def test_an_action_on_all_matches_includes_jobs_that_are_not_loaded(visit: Visitors, site: Site) -> None:
+    """2,300 jobs are three calls of the API: the number is shown first, and all of them are cancelled."""
     site.sql(
         "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) "
         "SELECT now() + interval '1 day', 'page.greet', '{\"batch\": \"zebra-many\"}' FROM generate_series(1, 2300)"
     )
     screen = visit("operator", "/jobs?state=pending&text=zebra-many")
     screen.page.get_by_role("row").nth(5).wait_for()
-    assert screen.page.get_by_role("row").count() < 100  # only what is seen is drawn
+    assert screen.page.get_by_role("row").count() < 100  # only visible rows are rendered
     screen.page.get_by_role("button", name="Act on all that match").click()
     screen.page.get_by_role("menuitem", name="Cancel …").click()
     screen.page.get_by_text("pending, with the text “zebra-many”").wait_for()
@@ -139,7 +139,7 @@ def test_all_that_match_are_acted_on_beyond_what_is_loaded(visit: Visitors, site
 
 
 def test_a_script_in_users_data_never_runs(visit: Visitors, site: Site) -> None:
-    """Payload, key and error are text wherever they are shown."""
+    """Payload, key and error are shown as text everywhere."""
     job = site.schedule("page.greet", {CANARY: CANARY}, delay="4h", idempotency_key="<b>key</b>")
     site.sql("UPDATE tickwright.scheduled_tasks SET error_message = %s WHERE id = %s", CANARY, job)
     screen = visit("operator", "/jobs?state=pending")
@@ -154,8 +154,8 @@ def test_a_script_in_users_data_never_runs(visit: Visitors, site: Site) -> None:
     assert screen.page.locator("img, b").count() == 0
 
 
-def test_ids_and_numbers_beyond_a_double_stay_as_they_are(visit: Visitors, site: Site) -> None:
-    """A browser's numbers end at 2^53; a job above that is shown, found, opened and cancelled under its own id."""
+def test_ids_and_numbers_beyond_a_double_are_exact(visit: Visitors, site: Site) -> None:
+    """Numbers of a browser end at 2^53; a job above that is shown, found, opened and cancelled by its own id."""
     job = 2**53 + 1
     payload = '{"big": 9223372036854775807, "exact": 0.1000000000000000000001, "id": 42}'
     insert = (
@@ -180,8 +180,8 @@ def test_ids_and_numbers_beyond_a_double_stay_as_they_are(visit: Visitors, site:
     assert site.status(job - 1) == "pending"
 
 
-def test_filters_are_in_the_address_and_the_back_button_closes_what_was_opened(visit: Visitors, site: Site) -> None:
-    """A filter is shared by its address; what is opened is a step of the history."""
+def test_filters_are_in_the_address_and_the_back_button_closes_a_drawer(visit: Visitors, site: Site) -> None:
+    """A filter is shared by its address; an opened drawer is a step of the history."""
     job = site.schedule("page.greet", delay="6h", idempotency_key="find-me")
     screen = visit("viewer", "/jobs")
     screen.page.get_by_label("Idempotency key").fill("find-me")
@@ -194,7 +194,7 @@ def test_filters_are_in_the_address_and_the_back_button_closes_what_was_opened(v
 
 
 def test_the_counts_of_the_states_are_those_of_the_database(visit: Visitors, site: Site) -> None:
-    """Each state has its number beside it, under the other filters."""
+    """Each state has its number beside it, with the other filters applied."""
     for _ in range(3):
         site.schedule("page.slow", delay="7h")
     screen = visit("viewer", "/jobs?type=page.slow")
@@ -203,7 +203,7 @@ def test_the_counts_of_the_states_are_those_of_the_database(visit: Visitors, sit
 
 @pytest.mark.storm
 def test_a_job_shows_the_trace_that_it_belongs_to(visit: Visitors, site: Site) -> None:
-    """To a viewer too: whoever has it finds the job's spans. What somebody wrote there that is none is not shown."""
+    """Also to a viewer, who finds the job's spans by it. An invalid value that a user wrote there is not shown."""
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     job, other = site.schedule("page.greet", delay="8h"), site.schedule("page.greet", delay="8h")
     change = "UPDATE tickwright.scheduled_tasks SET traceparent = %s WHERE id = %s"

@@ -32,7 +32,7 @@ VIEWS = ("/workers", "/leases", "/outbox", "/outbox?part=messages", "/alerts", "
 
 @pytest.fixture(scope="module")
 def site(pg_server: PostgresServer, template_database: str) -> Iterator[Site]:
-    """No relay runs, so that what waits goes on waiting."""
+    """An installation without a relay, so that waiting messages stay."""
     with quiet_site(pg_server, template_database) as made:
         made.sql(WORKER, 2**53 + 1)
         for path in ("hook", "other"):
@@ -41,12 +41,12 @@ def site(pg_server: PostgresServer, template_database: str) -> Iterator[Site]:
 
 
 def audited(site: Site, action: str) -> list[str]:
-    """Who did it."""
+    """Return the actors of an action."""
     return [row["actor"] for row in site.sql("SELECT actor FROM tickwright.audit WHERE action = %s", action)]
 
 
 def refused(site: Site, role: str) -> bool:
-    """Whether a key opens nothing any more."""
+    """Whether a key no longer authenticates."""
     try:
         site.ask("GET", "/v1/session", role=role)
     except urllib.error.HTTPError as error:
@@ -55,13 +55,13 @@ def refused(site: Site, role: str) -> bool:
 
 
 def settled(screen: Screen) -> Screen:
-    """When everything that was asked for has come."""
+    """Wait until all requests are answered."""
     screen.page.get_by_role("heading", level=1).wait_for()
     expect(screen.page.locator("[aria-busy=true]")).to_have_count(0)
     return screen
 
 
-def test_a_worker_says_what_it_holds(visit: Visitors, site: Site) -> None:
+def test_a_worker_shows_what_it_holds(visit: Visitors, site: Site) -> None:
     """The job that it runs, with its fence."""
     job = site.schedule("page.slow")
     site.until(job, "processing")
@@ -73,20 +73,20 @@ def test_a_worker_says_what_it_holds(visit: Visitors, site: Site) -> None:
 
 
 def test_a_worker_is_drained_under_its_own_64_bit_id(visit: Visitors, site: Site) -> None:
-    """The list leads to it; the question comes first."""
+    """The list links to it; a confirmation comes first."""
     screen = visit("admin", "/workers?text=elsewhere")
     screen.page.get_by_role("cell", name="elsewhere:7").click()
     screen.page.wait_for_url(f"**worker={2**53 + 1}")
     screen.page.get_by_role("button", name="Drain", exact=True).click()
     screen.confirm("Drain 1 worker")
-    screen.page.get_by_text("finishes what it runs, and stops").wait_for()
+    screen.page.get_by_text("finishes its running work and stops").wait_for()
     (row,) = site.sql("SELECT drain_requested_at FROM tickwright.workers WHERE id = %s", 2**53 + 1)
     assert row["drain_requested_at"] is not None
     assert audited(site, "workers.drain") == ["Ada"]
 
 
-def test_a_lease_is_taken_from_its_holder_by_an_admin(visit: Visitors, site: Site) -> None:
-    """Its fence rises; an operator is not offered that."""
+def test_an_admin_breaks_a_lease(visit: Visitors, site: Site) -> None:
+    """Its fence rises; an operator has no such button."""
     before = {one["job_name"]: one["version"] for one in site.ask("GET", "/v1/leases")["items"] if one["held"]}
     name = min(before)
     assert settled(visit("operator", "/leases")).page.get_by_role("button", name="Release").count() == 0
@@ -99,13 +99,13 @@ def test_a_lease_is_taken_from_its_holder_by_an_admin(visit: Visitors, site: Sit
     assert audited(site, "leases.release") == ["Ada"]
 
 
-def test_a_destination_that_is_stuck_says_why_and_is_tried_again(visit: Visitors, site: Site) -> None:
+def test_a_stuck_destination_shows_its_reason_and_is_retried(visit: Visitors, site: Site) -> None:
     """Its messages are due at once."""
     screen = visit("operator", "/outbox")
     line = screen.page.locator('tr[data-key="https://example.org/hook"]')
     line.wait_for()
-    for word in ("stuck", "no relay runs", "HTTP 500", "3"):
-        assert word in line.inner_text()
+    for fragment in ("stuck", "no relay runs", "HTTP 500", "3"):
+        assert fragment in line.inner_text()
     line.get_by_role("button", name="Retry").click()
     screen.confirm("Retry 3 messages")
     screen.page.get_by_text("3 messages are due at once").wait_for()
@@ -116,67 +116,67 @@ def test_a_destination_that_is_stuck_says_why_and_is_tried_again(visit: Visitors
     assert audited(site, "outbox.retry") == ["Olaf"]
 
 
-def test_a_message_is_given_up_and_becomes_a_dead_letter(visit: Visitors, site: Site) -> None:
+def test_a_discarded_message_becomes_a_dead_letter(visit: Visitors, site: Site) -> None:
     """Only that one."""
     newest = site.sql("SELECT max(id) AS id FROM tickwright.outbox")[0]["id"]
     screen = visit("operator", "/outbox?part=messages&destination=https%3A%2F%2Fexample.org%2Fother")
-    screen.page.get_by_role("button", name=f"Give up message {newest}").click()
-    screen.confirm("Give 1 message up")
+    screen.page.get_by_role("button", name=f"Discard message {newest}").click()
+    screen.confirm("Discard 1 message")
     screen.page.get_by_text(f"Message {newest} is a dead letter").wait_for()
     assert [row["id"] for row in site.sql("SELECT id FROM tickwright.outbox_dead")] == [newest]
     assert audited(site, "outbox.discard") == ["Olaf"]
 
 
-def test_somebody_looks_after_an_alert(visit: Visitors, site: Site) -> None:
-    """His name and note stand beside it; its facts are digit by digit."""
+def test_an_alert_is_acknowledged(visit: Visitors, site: Site) -> None:
+    """The operator's name and note are beside it; its facts are exact."""
     alert = site.sql(ALERT, "acme")[0]["id"]
     screen = visit("operator", "/alerts")
     screen.page.locator(f'tr[data-key="{alert}"]').click()
     assert "9223372036854775807" in screen.page.get_by_label("facts", exact=True).inner_text()
-    screen.page.get_by_role("button", name="I look after it").click()
+    screen.page.get_by_role("button", name="Acknowledge", exact=True).click()
     screen.page.get_by_label("Note").fill(CANARY)
     screen.page.get_by_role("button", name="Acknowledge 1 alert").click()
-    screen.page.get_by_text("is looked after by Olaf").wait_for()
+    screen.page.get_by_text("is acknowledged by Olaf").wait_for()
     (row,) = site.sql("SELECT * FROM tickwright.alerts WHERE id = %s", alert)
     assert (row["acknowledged_by"], row["acknowledged_note"]) == ("Olaf", CANARY)
     screen.page.get_by_text(CANARY).first.wait_for()
     assert screen.page.evaluate("window.ran") is None
 
 
-def test_a_receiver_is_made_changed_and_forgotten(visit: Visitors, site: Site) -> None:
+def test_a_receiver_is_created_changed_and_deleted(visit: Visitors, site: Site) -> None:
     """Its signing secret is shown this once."""
     screen = visit("admin", "/receivers")
     screen.page.get_by_role("button", name="New receiver").click()
     screen.page.get_by_role("textbox", name="Name").fill("pager")
     screen.page.get_by_role("textbox", name="Address", exact=True).fill("https://example.org/alerts")
-    screen.page.get_by_role("button", name="Make 1 receiver").click()
+    screen.page.get_by_role("button", name="Create 1 receiver").click()
     first = screen.page.get_by_role("dialog").locator("pre").inner_text()
     assert first.startswith("whsec_")
-    screen.page.get_by_role("button", name="I have it").click()
+    screen.page.get_by_role("button", name="I have copied it").click()
     screen.page.locator('tr[data-key="pager"]').click()
     screen.page.get_by_role("button", name="Rotate secret").click()
-    screen.confirm("Make 1 secret")
+    screen.confirm("Create 1 secret")
     second = screen.page.get_by_role("dialog", name="Signing secret").locator("pre")
     second.wait_for()
     assert second.inner_text() != first
-    screen.page.get_by_role("button", name="I have it").click()
-    screen.page.get_by_role("button", name="Forget").click()
-    screen.confirm("Forget 1 receiver")
-    screen.page.get_by_text("Receiver pager is forgotten").wait_for()
+    screen.page.get_by_role("button", name="I have copied it").click()
+    screen.page.get_by_role("button", name="Delete").click()
+    screen.confirm("Delete 1 receiver")
+    screen.page.get_by_text("Receiver pager is deleted").wait_for()
     assert site.sql("SELECT name FROM tickwright.alert_receivers") == []
     assert "whsec_" not in screen.page.content()
 
 
 def test_a_key_is_shown_once_works_and_is_revoked(visit: Visitors, site: Site) -> None:
-    """Its name is text; after the revocation nobody gets in with it."""
+    """Its name is text; after the revocation it no longer authenticates."""
     screen = visit("admin", "/keys")
     screen.page.get_by_role("button", name="New key").click()
     screen.page.get_by_role("textbox", name="Name", exact=True).fill(CANARY)
-    screen.page.get_by_role("button", name="Make 1 key").click()
+    screen.page.get_by_role("button", name="Create 1 key").click()
     made = screen.page.get_by_role("dialog").locator("pre")
     made.wait_for()
     site.keys["new"] = made.inner_text()
-    screen.page.get_by_role("button", name="I have it").click()
+    screen.page.get_by_role("button", name="I have copied it").click()
     session = site.ask("GET", "/v1/session", role="new")
     assert (session["name"], session["role"]) == (CANARY, "viewer")
     assert site.keys["new"] not in screen.page.content()
@@ -189,30 +189,30 @@ def test_a_key_is_shown_once_works_and_is_revoked(visit: Visitors, site: Site) -
 
 
 def test_a_key_gets_a_successor(visit: Visitors, site: Site) -> None:
-    """Of the same name and role; the old one ends by itself."""
+    """With the same name and role; the old one expires."""
     site.ask("POST", "/v1/keys", {"name": "robot", "role": "operator"})
     screen = visit("admin", "/keys?text=robot")
     screen.page.get_by_role("button", name="Rotate robot").click()
-    screen.confirm("Make 1 key")
+    screen.confirm("Create 1 key")
     screen.page.get_by_role("dialog").locator("pre").wait_for()
     rows = site.sql("SELECT role, expires_at FROM tickwright.api_keys WHERE name = 'robot' ORDER BY id")
     assert [row["expires_at"] is None for row in rows] == [False, True]
 
 
 def test_an_action_is_found_with_what_it_changed(visit: Visitors, site: Site) -> None:
-    """Before and after stand side by side, only where they differ."""
+    """Before and after are side by side, only where they differ."""
     site.ask("PUT", "/v1/accounts/acme", {"polling_interval_minutes": 120})
     site.ask("PATCH", "/v1/accounts/acme", {"polling_interval_minutes": 60})
     screen = visit("viewer", "/audit?action=accounts.change")
     screen.page.get_by_role("cell", name="Ada").click()
     rows = screen.page.get_by_role("table", name="Differences").locator("tbody tr")
     rows.first.wait_for()
-    said = [text.split() for text in rows.all_inner_texts()]
-    assert ["polling_interval_minutes", "120", "60"] in said
-    assert all(words[0] in {"polling_interval_minutes", "updated_at"} for words in said)
+    entries = [text.split() for text in rows.all_inner_texts()]
+    assert ["polling_interval_minutes", "120", "60"] in entries
+    assert all(entry[0] in {"polling_interval_minutes", "updated_at"} for entry in entries)
 
 
-def test_actions_are_found_by_who_did_them_and_by_how_they_begin(visit: Visitors, site: Site) -> None:
+def test_actions_are_found_by_actor_and_by_prefix(visit: Visitors, site: Site) -> None:
     """Together, and in the address."""
     jobs = {role: site.schedule("page.greet", delay="1h") for role in ("admin", "operator")}
     for role, job in jobs.items():
@@ -226,8 +226,8 @@ def test_actions_are_found_by_who_did_them_and_by_how_they_begin(visit: Visitors
     screen.page.get_by_role("cell", name=f"job:{jobs['operator']}", exact=True).wait_for()
 
 
-def test_a_figure_of_the_overview_leads_to_the_worker(visit: Visitors, site: Site) -> None:
-    """From how many work in a role, to them, to what one does; lateness is drawn as p50 beside p99."""
+def test_a_figure_of_the_overview_links_to_its_workers(visit: Visitors, site: Site) -> None:
+    """From the number of workers in a role to their list and to one of them; lateness is drawn as p50 and p99."""
     site.until(site.schedule("page.greet"), "completed")
     screen = visit("viewer", "/overview")
     expect(screen.page.get_by_label("Lateness, p50 and p99, over time")).to_contain_text(re.compile("p50 .*p99 "))
@@ -239,10 +239,10 @@ def test_a_figure_of_the_overview_leads_to_the_worker(visit: Visitors, site: Sit
 
 
 @pytest.mark.parametrize("path", ["/keys", "/receivers"])
-def test_what_admins_set_up_is_not_for_viewers(visit: Visitors, path: str) -> None:
+def test_settings_of_admins_are_hidden_from_viewers(visit: Visitors, path: str) -> None:
     """Neither in the navigation nor by its address."""
     screen = visit("viewer", path)
-    screen.page.get_by_text("need the role admin").wait_for()
+    screen.page.get_by_text("the role admin is required").wait_for()
     assert screen.page.get_by_role("navigation").locator(f'a[href$="{path}"]').count() == 0
 
 

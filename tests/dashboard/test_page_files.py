@@ -1,4 +1,4 @@
-"""The page beside the API on one address: what is served, with which headers, and what no path reaches."""
+"""The dashboard beside the API on one address: its files, their headers, and paths that reach nothing."""
 
 import asyncio
 import gzip
@@ -16,16 +16,16 @@ from tickwright.dashboard.page import STATIC
 from tickwright.process.serving import Front, is_api
 from tickwright.rest.admission import ListenerLimits
 
-# A reverse proxy in front of the API, as small as can be: it takes a path prefix off, or does not.
+# A minimal reverse proxy in front of the API: it removes a path prefix, or does not.
 #
-# It names itself ``Host`` to the server and the browser's host in ``X-Forwarded-Host``, as many proxies do.
+# It sends its own name as ``Host`` and the browser's host in ``X-Forwarded-Host``, as many proxies do.
 
 _HOST = re.compile(rb"\r\nhost: *([^\r]*)", re.IGNORECASE)
 
 
 @asynccontextmanager
 async def web_proxy(port: int, prefix: str, *, strips: bool) -> AsyncIterator[int]:
-    """Give the port at which everything below ``prefix`` is passed on to ``port``; anything else is cut."""
+    """Yield the port at which everything below ``prefix`` is passed on to ``port``; other requests are cut."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -68,7 +68,7 @@ SCRIPT = "console.log('page');\n" * 200
 
 
 def built(folder: Path) -> Path:
-    """A folder as a build leaves it, with something beside it that must never be served."""
+    """A folder with the files of a build, and one beside it that must never be served."""
     static = folder / "static"
     (static / "assets").mkdir(parents=True)
     (static / "index.html").write_text(INDEX)
@@ -81,22 +81,22 @@ def built(folder: Path) -> Path:
 
 @asynccontextmanager
 async def served(database_url: str, folder: Path, prefix: str = "") -> AsyncIterator[RunningApi]:
-    """A running API with the page beside it."""
+    """Run an API with the dashboard beside it."""
     page = Page(prefix, built(folder))
-    names = ListenerLimits(hosts=("inner.example",))  # what our proxy calls us
+    names = ListenerLimits(hosts=("inner.example",))  # the name by which the proxy calls the server
     async with running_api(database_url, page=page, path_prefix=prefix, listener=names) as api:
         yield api
 
 
 @pytest.fixture
 async def api(database_url: str, tmp_path: Path) -> AsyncIterator[RunningApi]:
-    """A running API with the page beside it, at the root."""
+    """A running API with the dashboard beside it, at the root."""
     async with served(database_url, tmp_path) as running:
         yield running
 
 
 async def raw(port: int, target: bytes, *headers: bytes) -> tuple[bytes, bytes]:
-    """Head and body of the answer to a request whose target no client has tidied up."""
+    """Return head and body of the answer to a request whose target no client has normalized."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"\r\n".join([b"GET " + target + b" HTTP/1.1", b"Host: x", b"Connection: close", *headers, b"", b""]))
     try:
@@ -109,15 +109,15 @@ async def raw(port: int, target: bytes, *headers: bytes) -> tuple[bytes, bytes]:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/42", "/task-types/invoice.js", "/trackers?text=%00", "/V1/jobs"])
-async def test_every_address_of_a_view_is_the_page(api: RunningApi, path: str) -> None:
-    """A link to a view opens the page, which finds the view; no key is asked for."""
+async def test_every_address_of_a_view_serves_the_page(api: RunningApi, path: str) -> None:
+    """A link to a view serves the page, which opens the view; no key is needed."""
     answer = await api.stranger.get(path)
     assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert b'<base href="/" />' in answer.body
 
 
-async def test_the_page_allows_nothing_from_elsewhere(api: RunningApi) -> None:
-    """No inline script, no frame, no referrer; inline styles by a number that is new in every answer."""
+async def test_the_page_allows_nothing_from_other_origins(api: RunningApi) -> None:
+    """No inline script, no frame, no referrer; inline styles by a nonce that is new in every answer."""
     seen = set()
     for _ in range(3):
         answer = await api.stranger.get("/")
@@ -147,8 +147,8 @@ async def script_of(api: RunningApi) -> str:
     return f"/{found[1].decode()}"
 
 
-async def test_a_file_of_this_build_is_kept_for_ever_and_others_are_asked_for_again(api: RunningApi) -> None:
-    """The path of a build changes with what is in it; both have a tag, and 304 says it is still the same."""
+async def test_a_hashed_file_is_cached_for_ever_and_others_are_revalidated(api: RunningApi) -> None:
+    """The path of a file changes with its content; both kinds have a tag, and 304 says it is unchanged."""
     script = await script_of(api)
     hashed = await api.stranger.get(script)
     assert (await api.stranger.get("/assets/main.js")).headers["cache-control"] == "no-cache"
@@ -166,7 +166,7 @@ async def test_a_file_of_this_build_is_kept_for_ever_and_others_are_asked_for_ag
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("offer", "packed"),
+    ("offer", "compressed"),
     [
         ("gzip", True),
         ("br, GZIP;q=0.5", True),
@@ -176,17 +176,17 @@ async def test_a_file_of_this_build_is_kept_for_ever_and_others_are_asked_for_ag
         ("br", False),
     ],
 )
-async def test_files_are_packed_where_the_browser_takes_it(api: RunningApi, offer: str, packed: bool) -> None:
-    """Packing was done once, at the start; each form has a tag of its own."""
+async def test_files_are_compressed_if_the_browser_accepts_it(api: RunningApi, offer: str, compressed: bool) -> None:
+    """They were compressed once, at the start; each form has its own tag."""
     head, body = await raw(api.port, b"/assets/main.js", f"Accept-Encoding: {offer}".encode())
-    assert (b"content-encoding: gzip" in head) is packed
+    assert (b"content-encoding: gzip" in head) is compressed
     assert b"vary: accept-encoding" in head
-    assert (gzip.decompress(body) if packed else body) == SCRIPT.encode()
-    assert len(body) < len(SCRIPT) / 5 or not packed
+    assert (gzip.decompress(body) if compressed else body) == SCRIPT.encode()
+    assert len(body) < len(SCRIPT) / 5 or not compressed
 
 
-async def test_head_is_get_without_its_body(api: RunningApi) -> None:
-    """Same headers, the length included; nothing follows."""
+async def test_head_is_answered_as_get_without_its_body(api: RunningApi) -> None:
+    """Same headers, the length included; no body follows."""
     for path in ("/", "/assets/main.js", "/assets/gone.js", "/%2e%2e/x"):
         full, bare = await api.stranger.get(path), await api.stranger.send("HEAD", path)
         assert (bare.status, bare.body) == (full.status, b"")
@@ -196,8 +196,8 @@ async def test_head_is_get_without_its_body(api: RunningApi) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-async def test_the_page_takes_nothing(api: RunningApi, method: str) -> None:
-    """It is files: 405 with what it answers to."""
+async def test_the_page_answers_only_get_and_head(api: RunningApi, method: str) -> None:
+    """Other methods are 405 with the allowed ones."""
     answer = await api.stranger.send(method, "/jobs")
     assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
 
@@ -228,7 +228,7 @@ ROUND = [
 @pytest.mark.matrix
 @pytest.mark.parametrize("target", ROUND)
 async def test_no_path_leads_out_of_the_folder(api: RunningApi, target: bytes) -> None:
-    """Steps up, empty steps and strange characters are 404, whatever way they are written."""
+    """Steps up, empty steps and control characters are 404, in any encoding."""
     head, body = await raw(api.port, target)
     assert head.startswith(b"HTTP/1.1 404"), head
     assert b"secret" not in body
@@ -239,22 +239,22 @@ async def test_no_path_leads_out_of_the_folder(api: RunningApi, target: bytes) -
 @pytest.mark.parametrize(
     "target", [b"/source.sha256", b"/index.html", b"/%ff%fe", b"/%c0%ae%c0%ae/secret.txt", b"/%252e%252e/x"]
 )
-async def test_what_is_no_file_of_a_browser_is_the_page(api: RunningApi, target: bytes) -> None:
-    """A build's own notes are not served, and a path that means nothing is a view that is not there."""
+async def test_files_that_are_not_for_browsers_are_not_served(api: RunningApi, target: bytes) -> None:
+    """Metadata of the build is not served, and an unknown path is the page with an unknown view."""
     head, body = await raw(api.port, target)
     assert head.startswith(b"HTTP/1.1 200"), head
     assert b"<base" in body
 
 
-async def test_a_file_of_another_release_is_not_the_page(api: RunningApi) -> None:
-    """A browser that asks for a script never gets HTML: 404 says to reload."""
+async def test_a_missing_script_is_not_answered_with_the_page(api: RunningApi) -> None:
+    """A browser that requests a script of another release never gets HTML: 404 says to reload."""
     for path in ("/assets/old.js", "/assets/", "/favicon.ico", "/robots.txt"):
         answer = await api.stranger.get(path)
         assert (answer.status, answer.headers["content-type"]) == (404, "text/plain; charset=utf-8"), path
 
 
-async def test_the_api_is_beside_it_and_asks_for_a_key(api: RunningApi) -> None:
-    """What is below /v1 is the API's, also where it has no route; the probes stay open."""
+async def test_the_api_is_beside_the_page_and_needs_a_key(api: RunningApi) -> None:
+    """Paths below /v1 are the API's, also without a route; the probes stay open."""
     for path in ("/v1", "/v1/", "/v1/nothing", "/v1/jobs", "/v1/../v1/jobs"):
         assert (await api.stranger.get(path)).status == 401, path
     for path in ("/healthz", "/readyz", "/metrics", "/v1/openapi.json"):
@@ -274,7 +274,7 @@ async def test_a_checkout_without_a_built_page_says_how_to_build_it(database_url
 
 
 @pytest.mark.parametrize("target", [b"/", b"/v1/session"])
-async def test_a_cookie_without_end_is_cut_off(api: RunningApi, target: bytes) -> None:
+async def test_an_endless_cookie_is_cut_off(api: RunningApi, target: bytes) -> None:
     """431 after 32 KiB of head, for the page as for the API."""
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nCookie: tickwright_session=" + b"x" * 40_000)
@@ -312,8 +312,8 @@ async def test_under_a_prefix_page_api_and_session_work_behind_either_kind_of_pr
         assert f"; Path={PREFIX}/; " in gone.says(401, "unauthenticated").headers["set-cookie"]
 
 
-async def test_a_prefix_is_taken_off_once_and_whole(database_url: str, tmp_path: Path) -> None:
-    """Without the prefix everything works as well; what only begins like it is no prefix."""
+async def test_a_prefix_is_removed_once_and_whole(database_url: str, tmp_path: Path) -> None:
+    """Without the prefix everything works as well; a path that only begins like it has no prefix."""
     async with served(database_url, tmp_path, PREFIX) as api:
         assert (await api.viewer.get("/v1/session")).status == 200
         assert (await api.viewer.get(f"{PREFIX}/v1/session")).status == 200
@@ -325,22 +325,22 @@ async def test_a_prefix_is_taken_off_once_and_whole(database_url: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("path", "ours"),
+    ("path", "is_the_apis"),
     [("/v1", True), ("/v1/x", True), ("/healthz", True), ("/v1x", False), ("/", False), ("/assets/v1/x", False)],
 )
-def test_what_is_the_apis(path: str, ours: bool) -> None:
-    """By whole steps of the path."""
-    assert is_api(path) is ours
+def test_which_paths_are_the_apis(path: str, is_the_apis: bool) -> None:
+    """Whole segments of the path are compared."""
+    assert is_api(path) is is_the_apis
 
 
-async def test_what_is_no_http_goes_to_the_api() -> None:
-    """Lifespan and WebSockets are not the page's."""
-    asked = []
+async def test_other_scopes_than_http_go_to_the_api() -> None:
+    """Lifespan and WebSockets."""
+    calls = []
 
     async def api(scope: dict[str, object], _receive: object, _send: object) -> None:
-        asked.append(scope["type"])
+        calls.append(scope["type"])
 
     front = Front(api, Page("", STATIC), "/x")  # type: ignore[arg-type]
     for kind in ("lifespan", "websocket"):
         await front({"type": kind}, None, None)  # type: ignore[arg-type]
-    assert asked == ["lifespan", "websocket"]
+    assert calls == ["lifespan", "websocket"]

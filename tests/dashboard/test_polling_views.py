@@ -34,7 +34,7 @@ turns: dict[str, datetime] = {}
 
 @pytest.fixture(scope="module")
 def site(pg_server: PostgresServer, template_database: str) -> Iterator[Site]:
-    """Three trackers of one account, of which two were not polled; nothing moves by itself."""
+    """Three trackers of one account, of which two were not polled; no process polls."""
     with quiet_site(pg_server, template_database) as made:
         turns["last"] = fill(made)
         made.sql(JUDGED)
@@ -53,27 +53,27 @@ def partner(site: Site) -> dict[str, object]:
 
 
 def audited(site: Site, action: str) -> list[str]:
-    """Who did it."""
+    """Return the actors of an action."""
     return [row["actor"] for row in site.sql("SELECT actor FROM tickwright.audit WHERE action = %s", action)]
 
 
 def row(screen: Screen, key: str) -> str:
-    """What the row of a table says."""
+    """Return the text of a table's row."""
     line = screen.page.locator(f'tr[data-key="{key}"]')
     line.wait_for()
     return line.inner_text()
 
 
-def test_the_list_says_how_fresh_each_account_is(visit: Visitors) -> None:
-    """Lag, the share against its objective, what is left of the budget, how fast it burns."""
-    said = row(visit("viewer", "/accounts"), "acme")
-    for word in ("lagging", "1.30", "70% of 99%", "overdrawn", "2 h"):
-        assert word in said, said
-    assert re.search(r"\b2\b", said)  # two of a hundred are stale, one may be
+def test_the_list_shows_how_fresh_each_account_is(visit: Visitors) -> None:
+    """Lag, the share against its objective, the remaining budget, its burn rate."""
+    text = row(visit("viewer", "/accounts"), "acme")
+    for fragment in ("lagging", "1.30", "70% of 99%", "overdrawn", "2 h"):
+        assert fragment in text, text
+    assert re.search(r"\b2\b", text)  # two of a hundred are stale, one may be
 
 
-def test_a_viewer_looks_and_is_offered_nothing(visit: Visitors) -> None:
-    """No action where the role may not do it."""
+def test_a_viewer_sees_no_action(visit: Visitors) -> None:
+    """No button where the role may not do it."""
     for path, heading in (("/accounts?account=acme", "Freshness"), ("/partners?partner=dhl", "Quota")):
         screen = visit("viewer", path)
         screen.page.get_by_role("heading", name=heading).wait_for()
@@ -83,14 +83,14 @@ def test_a_viewer_looks_and_is_offered_nothing(visit: Visitors) -> None:
     assert screen.page.get_by_role("button", name="Replay").count() == 0
 
 
-def test_an_interval_is_changed_after_its_load_was_shown(visit: Visitors, site: Site) -> None:
-    """The preview changes nothing; what is saved is only what was edited."""
+def test_an_interval_is_changed_after_a_preview_of_its_load(visit: Visitors, site: Site) -> None:
+    """The preview changes nothing; only edited fields are saved."""
     site.sql("UPDATE tickwright.polling_schedule_config SET max_age_days = 33 WHERE account_id = 'acme'")
     screen = visit("admin", "/accounts?account=acme")
     screen.page.get_by_role("button", name="Edit with a preview").click()
     assert screen.page.get_by_role("button", name="Save").is_disabled()
     screen.page.get_by_label("Interval, minutes").fill("60")
-    table = screen.page.get_by_role("table", name="Load now and then")
+    table = screen.page.get_by_role("table", name="Load before and after")
     table.get_by_text("Partner dhl").wait_for()
     assert re.search(r"% of [45]0/s", table.inner_text())
     assert account(site)["polling_interval_minutes"] == 120
@@ -104,7 +104,7 @@ def test_an_interval_is_changed_after_its_load_was_shown(visit: Visitors, site: 
 
 
 def test_an_account_is_paused_and_enabled(visit: Visitors, site: Site) -> None:
-    """The question has the number of its trackers."""
+    """The confirmation has the number of its trackers."""
     screen = visit("admin", "/accounts?account=acme")
     screen.page.get_by_role("button", name="Pause", exact=True).click()
     screen.confirm("Pause 3 trackers")
@@ -117,23 +117,23 @@ def test_an_account_is_paused_and_enabled(visit: Visitors, site: Site) -> None:
 
 
 def test_a_tracker_is_found_explained_and_ended(visit: Visitors, site: Site) -> None:
-    """By how its external id begins; why it is where it is; its end is for good."""
+    """By the prefix of its external id; its state has a reason; its end is final."""
     screen = visit("operator", "/trackers")
     screen.page.get_by_label("External id").fill("AWB-lost2")
     screen.page.wait_for_url("**/trackers?external=AWB-lost2")
     screen.page.get_by_role("cell", name="AWB-lost2").click()
     screen.page.locator("li code").first.wait_for()
-    assert screen.page.locator("li time").count() > 0, "its instants are those of the reader's zone"
+    assert screen.page.locator("li time").count() > 0, "its instants are in the time zone of the browser"
     assert not re.search(r"\d\d:\d\dZ", screen.page.locator("ol:has(code)").inner_text())
     screen.page.get_by_role("button", name="End", exact=True).click()
     assert site.sql("SELECT ended_at FROM tickwright.trackers WHERE external_id = 'AWB-lost2'")[0]["ended_at"] is None
     screen.confirm("End 1 tracker")
-    screen.page.get_by_text("is polled no more").first.wait_for()
+    screen.page.get_by_text("is no longer polled").first.wait_for()
     assert site.sql("SELECT ended_at FROM tickwright.trackers WHERE external_id = 'AWB-lost2'")[0]["ended_at"]
     assert audited(site, "trackers.end") == ["Olaf"]
 
 
-def test_a_status_that_somebody_sent_is_text(visit: Visitors, site: Site) -> None:
+def test_a_status_is_shown_as_text(visit: Visitors, site: Site) -> None:
     """It is never interpreted."""
     canary = '<img src=x onerror="window.ran=1">'
     (made,) = site.sql("SELECT id FROM tickwright.trackers WHERE external_id = 'AWB-done'")
@@ -144,8 +144,8 @@ def test_a_status_that_somebody_sent_is_text(visit: Visitors, site: Site) -> Non
     assert screen.page.evaluate("window.ran") is None
 
 
-def test_the_heat_map_is_walked_by_keys_and_says_what_a_cell_holds(visit: Visitors) -> None:
-    """The canvas has words beside it, and what is chosen is in the address."""
+def test_the_heat_map_works_by_keyboard_and_describes_its_cells(visit: Visitors) -> None:
+    """The canvas has text beside it, and the chosen cell is in the address."""
     screen = visit("viewer", "/slices?step=1")
     group = screen.page.get_by_role("group", name="Heat map, expected")
     group.focus()
@@ -164,22 +164,22 @@ def test_the_heat_map_is_walked_by_keys_and_says_what_a_cell_holds(visit: Visito
     assert drawn > 3
 
 
-def test_a_difference_is_replayed_after_its_number_was_counted(visit: Visitors, site: Site) -> None:
-    """The dry run says how many; only what is missing is polled again."""
+def test_a_difference_is_replayed_after_a_dry_run(visit: Visitors, site: Site) -> None:
+    """The dry run shows the number; only missing polls are made again."""
     site.sql("UPDATE tickwright.partners SET paused_at = NULL")
     screen = visit("operator", "/slices?step=1")
     difference = screen.page.get_by_role("table", name="Slices with a difference")
     difference.locator("tbody tr").first.click()
-    screen.page.get_by_role("button", name="Replay what is missing").click()
+    screen.page.get_by_role("button", name="Replay missing polls").click()
     button = screen.page.get_by_role("button", name=re.compile(r"^Poll \d tracker"))
     button.wait_for()
     missing = 2 - site.sql("SELECT count(*) FROM tickwright.trackers WHERE ended_at IS NOT NULL")[0]["count"]
-    words = f"{missing} tracker{'' if missing == 1 else 's'}"
-    assert button.inner_text() == f"Poll {words} again"
+    trackers = f"{missing} tracker{'' if missing == 1 else 's'}"
+    assert button.inner_text() == f"Poll {trackers} again"
     assert site.sql("SELECT count(*) FROM tickwright.scheduler_outbox")[0]["count"] == 0
     button.click()
-    screen.confirm(f"Poll {words}")
-    screen.page.get_by_text(f"{words} polled again").wait_for()
+    screen.confirm(f"Poll {trackers}")
+    screen.page.get_by_text(f"{trackers} polled again").wait_for()
     (waits,) = site.sql("SELECT external_ids FROM tickwright.scheduler_outbox")
     assert "AWB-lost" in waits["external_ids"]
     assert "AWB-done" not in waits["external_ids"]
@@ -187,7 +187,7 @@ def test_a_difference_is_replayed_after_its_number_was_counted(visit: Visitors, 
 
 
 def test_a_partner_whose_breaker_is_open_is_reset(visit: Visitors, site: Site) -> None:
-    """The list says until when nobody calls; the reset closes it. Its error is text."""
+    """The list shows until when no calls are made; the reset closes the breaker. Its error is text."""
     site.sql("UPDATE tickwright.partners SET paused_at = NULL")
     site.sql(OPEN_BREAKER)
     screen = visit("admin", "/partners")
@@ -201,8 +201,8 @@ def test_a_partner_whose_breaker_is_open_is_reset(visit: Visitors, site: Site) -
     assert audited(site, "partners.reset") == ["Ada"]
 
 
-def test_a_partner_is_paused_edited_and_told_what_is_wrong(visit: Visitors, site: Site) -> None:
-    """A mistake is named with its code and changes nothing; only the word that was edited is sent."""
+def test_a_partner_is_paused_and_edited_and_shows_an_invalid_setting(visit: Visitors, site: Site) -> None:
+    """A mistake is shown with its code and changes nothing; only the edited setting is sent."""
     screen = visit("admin", "/partners?partner=dhl")
     screen.page.get_by_role("button", name="Pause", exact=True).click()
     screen.confirm("Pause 1 partner")
@@ -223,20 +223,20 @@ def test_a_partner_is_paused_edited_and_told_what_is_wrong(visit: Visitors, site
     assert partner(site)["settings"] == {"rate": "40/s", "concurrency": 10, "timeout": "3s"}
 
 
-def test_a_partner_is_made(visit: Visitors, site: Site) -> None:
-    """With the settings that were typed."""
+def test_a_partner_is_created(visit: Visitors, site: Site) -> None:
+    """With the typed settings."""
     screen = visit("admin", "/partners")
     screen.page.get_by_role("button", name="New partner").click()
     screen.page.get_by_role("textbox", name="Name").fill("ups")
     screen.page.get_by_label("Settings", exact=True).fill('{"rate": "5/s"}')
-    screen.page.get_by_role("button", name="Make 1 partner").click()
+    screen.page.get_by_role("button", name="Create 1 partner").click()
     assert row(screen, "ups")
     (made,) = site.sql("SELECT settings FROM tickwright.partners WHERE name = 'ups'")
     assert made["settings"] == {"rate": "5/s"}
 
 
-def test_who_looks_first_is_told_from_when_on_calls_are_counted(visit: Visitors, site: Site) -> None:
-    """Calls are counted between two looks: before the second one the place is not empty, and it comes soon."""
+def test_the_first_view_of_a_partner_says_since_when_calls_are_counted(visit: Visitors, site: Site) -> None:
+    """Calls are counted between two snapshots: until the second one the view says so, and figures follow soon."""
     site.ask("PUT", "/v1/partners/first", {"rate": "5/s"})
     page = visit("viewer", "/partners?partner=first").page
     page.get_by_text("so calls are counted from").wait_for()
@@ -253,7 +253,7 @@ def test_axe_finds_nothing_serious(visit: Visitors, scheme: str) -> None:
         assert screen.findings() == [], path
     screen.open("/accounts?account=acme").page.get_by_role("button", name="Edit with a preview").click()
     screen.page.get_by_label("Interval, minutes").fill("30")
-    screen.page.get_by_role("columnheader", name="Then").wait_for()
+    screen.page.get_by_role("columnheader", name="After").wait_for()
     assert screen.findings() == []
 
 

@@ -1,4 +1,4 @@
-"""Reports: asked for by a form, followed part by part, downloaded, cancelled."""
+"""Reports: requested by a form, followed part by part, downloaded, cancelled."""
 
 import csv
 import hashlib
@@ -32,8 +32,8 @@ def site(
 
 
 @pytest.mark.storm
-def test_a_report_is_asked_for_and_downloaded(visit: Visitors, site: WorkSite, tmp_path: Path) -> None:
-    """The form has the type's parameters; the file has the rows, and its checksum is the one that is shown."""
+def test_a_report_is_requested_and_downloaded(visit: Visitors, site: WorkSite, tmp_path: Path) -> None:
+    """The form has the type's parameters; the file has the rows, and the checksum shown is its own."""
     screen = visit("operator", "/reports")
     page = screen.page
     page.get_by_role("button", name="Request", exact=True).click()
@@ -56,8 +56,8 @@ def test_a_report_is_asked_for_and_downloaded(visit: Visitors, site: WorkSite, t
     assert (row["requester"], row["conditions"]) == ("Olaf", '{"country": "NL"}')
 
 
-def test_what_is_missing_is_said_and_nothing_is_asked_for(visit: Visitors, site: WorkSite) -> None:
-    """A value that the type refuses stays in the form with the API's words."""
+def test_a_missing_value_is_shown_and_no_report_is_requested(visit: Visitors, site: WorkSite) -> None:
+    """A value that the type refuses stays in the form with the API's error."""
     site.ask("PUT", "/v1/report-types/numbers", {**CLIENTS_TYPE, "parameters": {"country": "integer"}})
     screen = visit("operator", "/reports")
     screen.may_complain = True  # the 422 is in the console
@@ -72,7 +72,7 @@ def test_what_is_missing_is_said_and_nothing_is_asked_for(visit: Visitors, site:
 
 
 def test_a_waiting_report_is_explained_and_cancelled(visit: Visitors, site: WorkSite) -> None:
-    """Whom it waits for is in words; a cancel asks first."""
+    """The reason of the wait is shown; a cancel needs a confirmation."""
     report = site.ask("POST", "/v1/reports", {"type": "waiting", "requester": "Vera"})["id"]
     screen = visit("operator", f"/reports?report={report}")
     screen.page.get_by_label("Parts by stage").get_by_text("partner").first.wait_for()
@@ -84,19 +84,19 @@ def test_a_waiting_report_is_explained_and_cancelled(visit: Visitors, site: Work
     eventually(lambda: site.one(STATUS, report) == "cancelled", 10)
 
 
-def test_a_failed_report_says_why(visit: Visitors, site: WorkSite) -> None:
-    """The error of the part stands at the part, that of the report above."""
-    wrong = {"listeners": {"nobody": {"source": "crm", "sql": "SELECT id FROM nobody", "attempts": 1}}}
+def test_a_failed_report_shows_its_errors(visit: Visitors, site: WorkSite) -> None:
+    """The error of a part is at the part, that of the report above."""
+    wrong = {"listeners": {"missing": {"source": "crm", "sql": "SELECT id FROM missing", "attempts": 1}}}
     site.ask("PUT", "/v1/report-types/wrong", wrong)
     report = site.ask("POST", "/v1/reports", {"type": "wrong"})["id"]
     eventually(lambda: site.one(STATUS, report) == "failed", 40)
     page = visit("viewer", f"/reports?report={report}").page
-    page.get_by_role("alert").get_by_text("nobody").first.wait_for()
+    page.get_by_role("alert").get_by_text("missing").first.wait_for()
     page.get_by_label("Parts by stage").get_by_text("no such table").wait_for()
 
 
 def test_a_report_type_is_set_and_deleted(visit: Visitors, site: WorkSite) -> None:
-    """By an admin, as JSON; a wrong definition is refused with its words."""
+    """By an admin, as JSON; a wrong definition is refused with its error."""
     screen = visit("admin", "/report-types")
     screen.may_complain = True  # the 422 is in the console
     page = screen.page
@@ -116,8 +116,8 @@ def test_a_report_type_is_set_and_deleted(visit: Visitors, site: WorkSite) -> No
     eventually(lambda: site.one(named) == 0, 10)
 
 
-def test_a_viewer_asks_for_nothing(visit: Visitors, site: WorkSite) -> None:
-    """What a role may not do has no button."""
+def test_a_viewer_sees_no_action(visit: Visitors, site: WorkSite) -> None:
+    """An action without the role has no button."""
     report = site.ask("POST", "/v1/reports", {"type": "waiting", "requester": "Wanda"})["id"]
     for role, number in (("viewer", 0), ("operator", 1)):
         page = visit(role, f"/reports?report={report}").page
@@ -137,7 +137,7 @@ def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> N
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", ["/reports", "/report-types", "/reports?report=1"])
-def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
+def test_no_view_is_wider_than_a_phone(visit: Visitors, path: str) -> None:
     """At 390 px nothing is wider than the window."""
     page = visit("admin", path, width=390).page
     page.get_by_role("heading", level=1).first.wait_for()

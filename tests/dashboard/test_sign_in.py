@@ -8,15 +8,15 @@ SEEN_AGAIN = "document.dispatchEvent(new Event('visibilitychange', {bubbles: tru
 
 
 def sign_in(screen: Screen, key: str) -> None:
-    """Give a key."""
+    """Enter a key."""
     screen.page.get_by_label("API key").fill(key)
     screen.page.get_by_role("button", name="Sign in").click()
 
 
-def test_who_signs_in_sees_the_address_he_came_for(visit: Visitors) -> None:
-    """A stranger is asked for a key in place; with a good one the same address is there, filters included."""
+def test_a_sign_in_keeps_the_requested_address(visit: Visitors) -> None:
+    """A browser without a session is asked for a key in place; after that the address is the same, filters included."""
     screen = visit(None, "/jobs?state=failed")
-    screen.may_complain = True  # a browser writes every 401 to its console
+    screen.may_complain = True  # a browser logs every 401 to its console
     page = screen.page
     sign_in(screen, "tw_" + "x" * 43)
     page.get_by_text("unauthenticated").wait_for()
@@ -29,8 +29,8 @@ def test_who_signs_in_sees_the_address_he_came_for(visit: Visitors) -> None:
     assert page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage)").find("tw_") == -1
 
 
-def test_who_signs_out_is_a_stranger_again(visit: Visitors) -> None:
-    """The cookie is gone, and what was seen is gone from the page."""
+def test_a_sign_out_ends_the_session(visit: Visitors) -> None:
+    """The cookie is deleted, and the page no longer has what it showed."""
     screen = visit("operator", "/jobs")
     screen.may_complain = True
     screen.page.get_by_role("button", name="Signed in as Olaf, operator").click()
@@ -40,8 +40,8 @@ def test_who_signs_out_is_a_stranger_again(visit: Visitors) -> None:
     assert screen.page.get_by_role("table").count() == 0
 
 
-def test_a_key_that_is_revoked_meanwhile_leads_back_to_the_sign_in(visit: Visitors) -> None:
-    """The page goes on asking; the first 401 shows the sign-in at the address where one is."""
+def test_a_revoked_key_returns_to_the_sign_in(visit: Visitors) -> None:
+    """The page continues to send requests; the first 401 shows the sign-in at the same address."""
     screen = visit(None, "/task-types")
     screen.may_complain = True
     made = screen.site.ask("POST", "/v1/keys", {"name": "Gone", "role": "operator"})
@@ -53,8 +53,8 @@ def test_a_key_that_is_revoked_meanwhile_leads_back_to_the_sign_in(visit: Visito
 
 
 @pytest.mark.storm
-def test_a_tab_whose_cookie_became_that_of_another_key_asks_who_it_is(visit: Visitors) -> None:
-    """Its first change is refused, for it was somebody else's; after that it is the new key's page, and works."""
+def test_a_tab_notices_that_the_cookie_is_of_another_key(visit: Visitors) -> None:
+    """Its first change has the earlier key's token and is refused; after that the tab shows the new key, and works."""
     screen = visit(None, "/task-types?type=page.greet")
     screen.may_complain = True
     site, page = screen.site, screen.page
@@ -75,7 +75,7 @@ def test_a_tab_whose_cookie_became_that_of_another_key_asks_who_it_is(visit: Vis
 
 
 @pytest.mark.parametrize("asked_before", [False, True], ids=["at rest", "while an answer is on its way"])
-def test_a_tab_that_is_seen_again_says_who_is_signed_in_now(visit: Visitors, asked_before: bool) -> None:
+def test_a_tab_that_is_visible_again_shows_the_present_user(visit: Visitors, asked_before: bool) -> None:
     """Another tab may have signed in another key: the name and the actions are those of the cookie."""
     screen = visit(None, "/jobs")
     screen.may_complain = True
@@ -93,8 +93,8 @@ def test_a_tab_that_is_seen_again_says_who_is_signed_in_now(visit: Visitors, ask
 
 
 @pytest.mark.storm
-def test_a_viewer_is_shown_no_action(visit: Visitors) -> None:
-    """What a role may not do has no button; an operator's has, and an admin's settings are for admins only."""
+def test_a_viewer_sees_no_action(visit: Visitors) -> None:
+    """An action without the role has no button; an operator's has, and an admin's settings are for admins only."""
     site = visit("viewer", "/jobs").site
     job = site.schedule("page.greet", delay="1h")
     actions = {

@@ -1,4 +1,4 @@
-"""What the page does when something is not as it should be: a refused renewal, a strange address, deceiving text."""
+"""The dashboard in case of faults: a refused refresh, an invalid address, deceptive text."""
 
 import json
 import re
@@ -14,7 +14,7 @@ UNSEEN = "pay\u200bpal"
 
 
 def refuse(page: Page, address: str) -> None:
-    """From now on the API refuses what is asked there."""
+    """Let the API refuse every later request for an address."""
 
     def refused(route: Route) -> None:
         route.fulfill(status=503, content_type="application/problem+json", body=SLOW)
@@ -23,8 +23,8 @@ def refuse(page: Page, address: str) -> None:
 
 
 @pytest.mark.storm
-def test_a_list_stays_when_its_renewal_is_refused(visit: Visitors, site: Site) -> None:
-    """The rows that came are still there, the problem stands above them with its code, and a try that works ends it."""
+def test_a_list_stays_when_its_refresh_is_refused(visit: Visitors, site: Site) -> None:
+    """The loaded rows stay, the problem is shown above them with its code, and a successful retry ends it."""
     job = site.schedule("page.greet", delay="1h")
     screen = visit("viewer", "/jobs")
     screen.may_complain = True
@@ -32,7 +32,7 @@ def test_a_list_stays_when_its_renewal_is_refused(visit: Visitors, site: Site) -
     row.wait_for()
     refuse(screen.page, r"/v1/jobs\?")
     screen.page.get_by_text("query_too_slow").wait_for(timeout=20_000)
-    screen.page.get_by_text("What is below came before that").wait_for()
+    screen.page.get_by_text("The data below is from before this error").wait_for()
     assert row.is_visible()
     assert screen.findings() == []
     screen.page.unroute(re.compile(r"/v1/jobs\?"))
@@ -42,21 +42,21 @@ def test_a_list_stays_when_its_renewal_is_refused(visit: Visitors, site: Site) -
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(("path", "asked", "shown"), [
+@pytest.mark.parametrize(("path", "requested", "shown"), [
     ("/jobs?job={job}", r"/v1/jobs/\d+$", "Timeline"),
     ("/workers?worker={worker}", r"/v1/workers/\d+$", "What it holds"),
 ])  # fmt: skip
-def test_a_drawer_stays_when_its_renewal_is_refused(
-    visit: Visitors, site: Site, path: str, asked: str, shown: str
+def test_a_drawer_stays_when_its_refresh_is_refused(
+    visit: Visitors, site: Site, path: str, requested: str, shown: str
 ) -> None:
-    """Who reads in it goes on reading, and is told that it is not renewed."""
+    """Its content stays, and it says that it is not refreshed."""
     job = site.schedule("page.greet", delay="1h")
     worker = site.ask("GET", "/v1/workers")["items"][0]["id"]
     screen = visit("viewer", path.format(job=job, worker=worker))
     screen.may_complain = True
     part = screen.page.get_by_role("dialog").get_by_role("heading", name=shown)
     part.wait_for()
-    refuse(screen.page, asked)
+    refuse(screen.page, requested)
     screen.page.get_by_role("dialog").get_by_text("query_too_slow").wait_for(timeout=20_000)
     assert part.is_visible()
 
@@ -79,34 +79,34 @@ def test_a_drawer_stays_when_its_renewal_is_refused(
         ("/trackers?state=typo", "State", "typo", "waiting, placed, ended"),
     ],
 )
-def test_a_filter_that_is_not_understood_is_said_and_removed(
+def test_an_unknown_filter_is_shown_and_can_be_removed(
     visit: Visitors, path: str, filter_: str, value: str, possible: str
 ) -> None:
-    """A shared address with a slip shows more or less than was meant: the view says which filter, and what it knows."""
+    """A mistyped address shows more or less than intended: the view names the filter, and the values that it knows."""
     screen = visit("operator", path)
-    screen.may_complain = True  # the API refuses what is no instant
-    said = screen.page.get_by_role("alert").filter(has_text="a filter that is not understood")
-    said.wait_for()
-    text = said.inner_text()
-    assert f"not understood: {filter_}" in text
-    assert f"{value} is not known here" in text
+    screen.may_complain = True  # the API refuses an invalid instant
+    message = screen.page.get_by_role("alert").filter(has_text="Unknown value in the filter")
+    message.wait_for()
+    text = message.inner_text()
+    assert f"in the filter {filter_}" in text
+    assert f"{value} is not known" in text
     assert possible in text
-    said.get_by_role("button", name=f"Remove the filter {filter_}").click()
-    said.wait_for(state="detached")
+    message.get_by_role("button", name=f"Remove the filter {filter_}").click()
+    message.wait_for(state="detached")
     assert "?" not in screen.page.url
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_in_what_is_not_understood(visit: Visitors, scheme: str) -> None:
-    """Its words are read in both schemes."""
+def test_axe_finds_nothing_serious_in_the_message_of_an_unknown_filter(visit: Visitors, scheme: str) -> None:
+    """In both schemes."""
     screen = visit("operator", "/jobs?state=typo", scheme=scheme)
     screen.page.get_by_text("typo").wait_for()
     screen.page.get_by_role("table").wait_for()
     assert screen.findings() == []
 
 
-def test_nothing_is_done_to_all_that_match_while_a_filter_is_not_understood(visit: Visitors, site: Site) -> None:
-    """A slip in the state would make "all failed ones" to all."""
+def test_bulk_actions_are_disabled_while_a_filter_is_unknown(visit: Visitors, site: Site) -> None:
+    """Otherwise a typo in the state would turn "all failed jobs" into all jobs."""
     site.schedule("page.greet", delay="1h")
     page = visit("operator", "/jobs?state=faild").page
     page.get_by_text("faild").wait_for()
@@ -115,21 +115,21 @@ def test_nothing_is_done_to_all_that_match_while_a_filter_is_not_understood(visi
     page.get_by_role("button", name="Act on").wait_for()
 
 
-def test_a_name_that_nobody_has_is_said_and_asked_for(visit: Visitors, site: Site) -> None:
-    """Jobs of a type that no worker brings are what somebody looks for; a slip in the name is seen all the same."""
+def test_an_unknown_name_is_shown_and_still_searched(visit: Visitors, site: Site) -> None:
+    """Jobs of a type without a worker are worth a search; a typo in the name is visible all the same."""
     site.sql("INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now() + interval '1 day', 'gone')")
     page = visit("operator", "/jobs?type=gone").page
-    said = page.get_by_role("alert").filter(has_text="Task type is a name that is not known")
-    said.wait_for()
-    assert "page.greet" in said.inner_text()
+    message = page.get_by_role("alert").filter(has_text="Unknown name in the filter Task type")
+    message.wait_for()
+    assert "page.greet" in message.inner_text()
     page.get_by_role("row", name="gone").wait_for()
     page.get_by_role("button", name="Act on all that match").wait_for()
-    said.get_by_role("button", name="Remove the filter Task type").click()
-    said.wait_for(state="detached")
+    message.get_by_role("button", name="Remove the filter Task type").click()
+    message.wait_for(state="detached")
 
 
-def test_text_that_deceives_is_shown_as_what_it_is(visit: Visitors, site: Site) -> None:
-    """Characters that turn the reading or have no width are named, in lists, drawers, tooltips, payloads and errors."""
+def test_deceptive_characters_are_shown_by_their_codes(visit: Visitors, site: Site) -> None:
+    """Characters that reverse text or have no width are named, in lists, drawers, tooltips, payloads and errors."""
     job = site.schedule("page.greet", {TURNED: UNSEEN}, delay="2h", idempotency_key=TURNED)
     site.sql("UPDATE tickwright.scheduled_tasks SET error_message = %s WHERE id = %s", UNSEEN, job)
     page = visit("operator", "/jobs?state=pending").page
@@ -148,8 +148,8 @@ def test_text_that_deceives_is_shown_as_what_it_is(visit: Visitors, site: Site) 
     assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b]", shown)
 
 
-def test_what_deceives_goes_back_to_the_api_as_it_was(visit: Visitors, site: Site) -> None:
-    """Only what is shown changes: a filter with such a key finds its job."""
+def test_deceptive_characters_are_sent_to_the_api_unchanged(visit: Visitors, site: Site) -> None:
+    """Only the display changes: a filter with such a key finds its job."""
     job = site.schedule("page.greet", delay="2h", idempotency_key=UNSEEN)
     page = visit("viewer", f"/jobs?key={UNSEEN}").page
     page.locator(f'tr[data-key="{job}"]').wait_for()
@@ -157,7 +157,7 @@ def test_what_deceives_goes_back_to_the_api_as_it_was(visit: Visitors, site: Sit
 
 
 def test_the_first_tab_skips_to_the_content(visit: Visitors) -> None:
-    """A keyboard need not pass two dozen views: the link is seen while it has the focus, and only then."""
+    """A keyboard need not pass two dozen views: the link is visible while it has the focus, and only then."""
     page = visit("viewer", "/jobs?state=pending").page
     page.get_by_role("table").wait_for()
     link = page.get_by_role("link", name="Skip to the content")
@@ -175,8 +175,8 @@ def test_the_first_tab_skips_to_the_content(visit: Visitors) -> None:
 @pytest.mark.parametrize(
     "body", ['{"at": "never", "series": {"at": []}, "changes": {}}', '{"at": "2026-01-01T00:00:00Z"}']
 )
-def test_a_snapshot_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: Visitors, body: str) -> None:
-    """It says so with a code, keeps its figures, and is fresh again with the next one that can be read."""
+def test_an_unreadable_snapshot_makes_the_page_stale_only(visit: Visitors, body: str) -> None:
+    """It shows a code, keeps its figures, and is fresh again with the next readable one."""
     screen = visit(None, "/overview")
     screen.may_complain = True
     page = screen.page
@@ -193,8 +193,8 @@ def test_a_snapshot_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: 
     page.get_by_test_id("stale").wait_for(state="detached", timeout=20_000)
 
 
-def test_a_stream_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: Visitors) -> None:
-    """The same of what comes by the stream, while the snapshot that is asked for instead does not come at all."""
+def test_an_unreadable_stream_makes_the_page_stale_only(visit: Visitors) -> None:
+    """The same for messages of the stream, while the request for a snapshot has no answer."""
     screen = visit(None, "/overview")
     screen.may_complain = True
     page = screen.page
@@ -214,8 +214,8 @@ def test_a_stream_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: Vi
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("width", [390, 768, 1060, 1180, 1440])
-def test_no_tile_stands_alone_in_a_row(visit: Visitors, width: int) -> None:
-    """Seven tiles: a row of them, two rows, or pairs with the last as wide as two; and none is wider than its frame."""
+def test_no_tile_is_alone_in_a_row(visit: Visitors, width: int) -> None:
+    """Seven tiles: in one row, in two, or in pairs with the last of double width; none is wider than its frame."""
     page = visit("viewer", "/overview", width=width).page
     page.get_by_role("region", name="Upcoming").wait_for()
     boxes = page.locator("section[aria-label='Due'] ~ section, section[aria-label='Due']").evaluate_all(
@@ -230,16 +230,16 @@ def test_no_tile_stands_alone_in_a_row(visit: Visitors, width: int) -> None:
     assert tight == []
 
 
-def test_the_overview_says_from_when_on_it_has_figures(visit: Visitors) -> None:
-    """The lines are of the time in which somebody looked: a short one is no quiet quarter of an hour."""
+def test_the_overview_says_since_when_it_has_figures(visit: Visitors) -> None:
+    """The lines cover the time since the first reader: a short one does not mean a quiet quarter of an hour."""
     page = visit("viewer", "/overview").page
-    said = page.get_by_role("region", name="Backlog").get_by_text("since ")
-    said.wait_for()
-    assert re.fullmatch(r"since \d\d:\d\d:\d\d", said.inner_text())
+    message = page.get_by_role("region", name="Backlog").get_by_text("since ")
+    message.wait_for()
+    assert re.fullmatch(r"since \d\d:\d\d:\d\d", message.inner_text())
 
 
-def test_a_figure_of_the_overview_leads_to_its_list(visit: Visitors, site: Site) -> None:
-    """From how many to which ones in one click, and the tab says how many alerts fire."""
+def test_a_figure_of_the_overview_links_to_its_list(visit: Visitors, site: Site) -> None:
+    """One click leads from a number to its list, and the title has the number of firing alerts."""
     site.sql(
         "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state) "
         "VALUES ('made_up', 'x', 'warning', 'made up', 'firing')"

@@ -1,4 +1,4 @@
-"""Task types: settings, pause, secrets, and an edit that never undoes somebody else's; and dead letters."""
+"""Task types: settings, pause, secrets, an edit that never overwrites another user's; and dead letters."""
 
 from typing import Any
 
@@ -8,28 +8,28 @@ from kit.pages import Site, Visitors
 
 
 def column(site: Site, name: str, field: str) -> Any:
-    """A column of a type's row."""
+    """Return a column of a type's row."""
     return site.sql(f"SELECT {field} FROM tickwright.task_types WHERE name = %s", name)[0][field]
 
 
 @pytest.mark.storm
-def test_an_edit_changes_what_differs_and_nothing_else(visit: Visitors, site: Site) -> None:
-    """Only the changed field is sent, so a change of another field in between stays."""
+def test_an_edit_sends_only_changed_fields(visit: Visitors, site: Site) -> None:
+    """A change of another field in between stays."""
     site.ask("PUT", "/v1/task-types/shop.remind", {"target": "python:shop.remind", "max_attempts": 5})
     page = visit("admin", "/task-types?type=shop.remind").page
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Concurrency").fill("7")
     page.get_by_role("button", name="Change 1 setting").click()
-    page.get_by_text("shop.remind: 1 changed").wait_for()
+    page.get_by_text("shop.remind: 1 setting changed").wait_for()
     assert (column(site, "shop.remind", "concurrency"), column(site, "shop.remind", "max_attempts")) == (7, 5)
 
 
 @pytest.mark.storm
-def test_an_edit_of_what_somebody_else_changed_is_refused(visit: Visitors, site: Site) -> None:
-    """The form was opened on an older version: it says so, and the other one's change stays."""
+def test_an_edit_of_an_outdated_version_is_refused(visit: Visitors, site: Site) -> None:
+    """The form has an older version: it says so, and the other user's change stays."""
     site.ask("PUT", "/v1/task-types/shop.conflict", {"target": "python:shop.conflict"})
     screen = visit("admin", "/task-types?type=shop.conflict")
-    screen.may_complain = True  # a browser writes the 409 to its console
+    screen.may_complain = True  # a browser logs the 409 to its console
     screen.page.get_by_role("button", name="Edit").click()
     screen.page.get_by_label("Concurrency").fill("7")
     site.ask("PUT", "/v1/task-types/shop.conflict", {"target": "python:shop.conflict", "concurrency": 3})
@@ -39,7 +39,7 @@ def test_an_edit_of_what_somebody_else_changed_is_refused(visit: Visitors, site:
 
 
 def test_a_type_is_paused_and_enabled(visit: Visitors, site: Site) -> None:
-    """Each after a question; the list says which."""
+    """Each after a confirmation; the list shows the state."""
     site.ask("PUT", "/v1/task-types/shop.pause", {"target": "python:shop.pause"})
     screen = visit("admin", "/task-types?type=shop.pause")
     screen.page.get_by_role("button", name="Pause", exact=True).click()
@@ -53,7 +53,7 @@ def test_a_type_is_paused_and_enabled(visit: Visitors, site: Site) -> None:
 
 
 def test_a_signing_secret_is_shown_once(visit: Visitors, site: Site) -> None:
-    """Making an HTTP type and rotating show a secret; closed, it is nowhere in the page."""
+    """Creating an HTTP type and rotating show a secret; once closed, it is nowhere in the page."""
     screen = visit("admin", "/task-types")
     page = screen.page
     page.get_by_role("button", name="Create").click()
@@ -62,7 +62,7 @@ def test_a_signing_secret_is_shown_once(visit: Visitors, site: Site) -> None:
     page.get_by_role("button", name="Create 1 task type").click()
     shown = page.get_by_role("dialog").get_by_text("whsec_")
     first = shown.inner_text()
-    page.get_by_role("button", name="I have it").click()
+    page.get_by_role("button", name="I have copied it").click()
     page.get_by_text("whsec_").wait_for(state="detached")
     page.get_by_role("row", name="shop.callback").click()
     page.get_by_role("button", name="Rotate secret").click()
@@ -71,8 +71,8 @@ def test_a_signing_secret_is_shown_once(visit: Visitors, site: Site) -> None:
     assert site.ask("GET", "/v1/task-types/shop.callback")["signing_secrets"] == 2
 
 
-def test_dead_letters_go_back_to_work(visit: Visitors, site: Site) -> None:
-    """All of a task type, after a question; the chosen ones have their number in it."""
+def test_dead_letters_are_requeued(visit: Visitors, site: Site) -> None:
+    """All of a task type, after a confirmation; for chosen ones it has their number."""
     jobs = [site.schedule("page.broken") for _ in range(2)]
     for job in jobs:
         site.until(job, "failed")
@@ -80,7 +80,7 @@ def test_dead_letters_go_back_to_work(visit: Visitors, site: Site) -> None:
     screen.page.get_by_label(f"Choose job {jobs[0]}").check()
     screen.page.get_by_role("button", name="Requeue 1 job", exact=True).click()
     screen.confirm("Requeue 1 job")
-    screen.page.get_by_text("1 job went back to work").wait_for()
+    screen.page.get_by_text("1 job requeued").wait_for()
     row = site.sql("SELECT actor, after FROM tickwright.audit WHERE action = 'dead_letters.requeue' ORDER BY id DESC")[
         0
     ]
@@ -88,7 +88,7 @@ def test_dead_letters_go_back_to_work(visit: Visitors, site: Site) -> None:
 
 
 def dead_messages(site: Site, destination: str, number: int) -> None:
-    """Bury so many messages of a destination."""
+    """Insert so many dead messages of a destination."""
     sql = """
     INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts)
     SELECT 1000000 + (SELECT count(*) FROM tickwright.outbox_dead) + n, %s, '{}', '{}', now(), 3
@@ -97,25 +97,25 @@ def dead_messages(site: Site, destination: str, number: int) -> None:
     site.sql(sql, destination, number)
 
 
-def test_all_of_a_destination_go_back_after_a_question_with_their_number(visit: Visitors, site: Site) -> None:
-    """A thousand a call; what dies after the question is left for the next one, and so is another destination."""
+def test_all_messages_of_a_destination_are_requeued_after_a_confirmation(visit: Visitors, site: Site) -> None:
+    """A thousand per call; later dead letters are left for the next action, and so is another destination."""
     dead_messages(site, "pg:nobody", 1_200)
     dead_messages(site, "pg:other", 1)
     screen = visit("operator", "/dead-letters?kind=outbox&subject=pg%3Anobody")
-    asked: list[Any] = []
-    screen.page.on("request", lambda one: asked.append(one.post_data_json) if one.url.endswith("/requeue") else None)
+    requests: list[Any] = []
+    screen.page.on("request", lambda one: requests.append(one.post_data_json) if one.url.endswith("/requeue") else None)
     screen.page.get_by_role("button", name="Requeue all messages of pg:nobody").click()
     screen.page.get_by_role("dialog", name="Requeue 1,200 messages of pg:nobody?").wait_for()
     dead_messages(site, "pg:nobody", 3)
     screen.confirm("Requeue 1,200 messages")
-    screen.page.get_by_text("1,200 messages went back to work").wait_for()
+    screen.page.get_by_text("1,200 messages requeued").wait_for()
     left = site.sql("SELECT destination, count(*) FROM tickwright.outbox_dead GROUP BY 1 ORDER BY 1")
     assert [tuple(row.values()) for row in left] == [("pg:nobody", 3), ("pg:other", 1)]
-    assert [(one.get("limit"), "cursor" in one) for one in asked] == [(None, False), (1_000, False), (200, True)]
+    assert [(one.get("limit"), "cursor" in one) for one in requests] == [(None, False), (1_000, False), (200, True)]
 
 
-def test_jobs_that_die_again_at_once_are_put_back_once(visit: Visitors, site: Site) -> None:
-    """Else a type that always fails would be called without an end."""
+def test_jobs_that_fail_again_at_once_are_requeued_once(visit: Visitors, site: Site) -> None:
+    """Otherwise a type that always fails would be requeued endlessly."""
     jobs = [site.schedule("page.broken") for _ in range(3)]
     for job in jobs:
         site.until(job, "failed")
@@ -127,7 +127,7 @@ def test_jobs_that_die_again_at_once_are_put_back_once(visit: Visitors, site: Si
     screen.page.on("request", lambda one: calls.append(one.url) if one.url.endswith("/requeue") else None)
     screen.page.get_by_role("button", name="Requeue all jobs of page.broken").click()
     screen.confirm(f"Requeue {number} jobs")
-    screen.page.get_by_text(f"{number} jobs went back to work").wait_for()
-    assert len(calls) == 2, "one that counts, one that acts"
-    screen.page.get_by_role("link", name="By a part of their error").click()
+    screen.page.get_by_text(f"{number} jobs requeued").wait_for()
+    assert len(calls) == 2, "one that counts, one that requeues"
+    screen.page.get_by_role("link", name="Filter by error text").click()
     screen.page.wait_for_url("**/jobs?state=failed&type=page.broken")

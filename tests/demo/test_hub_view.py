@@ -28,7 +28,7 @@ def test_a_provider_is_asked_now_or_was_or_fails() -> None:
 
 
 async def test_without_rabbitmq_the_example_says_how_to_get_its_hub() -> None:
-    """One line that names the variable; where nobody answers, it says so without the password."""
+    """One line that names the variable; where no server answers, it says so without the password."""
     found, why = await find_hub(Settings(amqp_url=None))
     assert not found
     assert "TICKWRIGHT_AMQP_URL" in why

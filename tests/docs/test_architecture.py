@@ -19,13 +19,13 @@ PARTS = sorted(
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_file_of_the_map_exists(name: str) -> None:
-    """A file that moves takes its name on the map along."""
+    """The map names a file that has moved by its new path."""
     assert name.startswith("sql/") or (ROOT / name).exists() or (ROOT.parents[1] / name).exists()
 
 
 @pytest.mark.parametrize(("name", "part"), PARTS)
 def test_a_part_that_the_map_names_is_in_its_file(name: str, part: str) -> None:
-    """A function or a query that moves takes its name on the map along."""
+    """The map names a function or a query that has moved by its new file."""
     assert re.search(rf"(class|def|name:|FUNCTION|TRIGGER) {part}\b", (ROOT / name).read_text(encoding="utf-8"))
 
 
@@ -38,7 +38,7 @@ def test_a_constant_of_the_map_exists(module: str, name: str) -> None:
 
 
 def test_every_room_is_on_the_map() -> None:
-    """A room without a place on it is a room that a newcomer does not find."""
+    """A newcomer finds every room on the map."""
     rooms = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()} - {"bench"}
     picture = TEXT.split("```")[1]
     assert rooms <= set(re.findall(r"\w+", picture))

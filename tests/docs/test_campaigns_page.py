@@ -1,4 +1,4 @@
-"""What the page of campaigns says of states and words is what the code looks at and reads."""
+"""The states and the fields of a campaign on the page of campaigns are those of the code."""
 
 import json
 import re
@@ -63,22 +63,22 @@ def test_the_states_on_the_page_are_the_rules_of_the_code() -> None:
     assert shown.strip("\n") == states_text()
 
 
-def test_the_words_on_the_page_are_those_that_are_read() -> None:
-    """Every word has its line, with the defaults of the code."""
+def test_the_fields_on_the_page_are_those_that_are_read() -> None:
+    """Every field has its line, with the default of the code."""
     said = PAGE.read_text(encoding="utf-8").partition("| word |")[2].partition("\n\n")[0]
     lines = dict(re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", said, re.MULTILINE))
     assert set(lines) == {"name", *field_readers(lambda _: None), *CAMPAIGN_FIELDS}
     shown = {"skip": "overlap", "one": "misfire", "1m": "misfire_grace", "UTC": "time_zone", "false": "restartable"}
-    assert {lines[word].strip("`"): word for word in shown.values()} == shown
+    assert {lines[field].strip("`"): field for field in shown.values()} == shown
 
 
-def test_the_campaign_on_the_page_is_one() -> None:
-    """It is read without a mistake, and its words are the defaults where it says none."""
+def test_the_campaign_on_the_page_is_valid() -> None:
+    """It is read without a mistake, and fields that it leaves out have their defaults."""
     text, *_ = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    words = json.loads(text)
-    assert words.pop("name") == "loans"
+    definition = json.loads(text)
+    assert definition.pop("name") == "loans"
     mistakes = Mistakes("campaign")
-    campaign, _ = read_campaign(words, mistakes, lambda _: None)
+    campaign, _ = read_campaign(definition, mistakes, lambda _: None)
     assert (mistakes.found, campaign is None) == ([], False)
     assert campaign is not None
     settings = campaign.settings

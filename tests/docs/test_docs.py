@@ -108,7 +108,7 @@ async def test_the_readmes_first_screen_works(database_url: str, tmp_path: Path)
         assert process.stdout is not None
         async with asyncio.timeout(30):
             while await process.stdout.readline() != b"reminding of invoice 42, attempt 1\n":
-                assert process.returncode is None, "the example ended without reminding anybody"
+                assert process.returncode is None, "the example ended without a reminder"
     finally:
         process.terminate()
         await asyncio.wait_for(process.wait(), 30)
@@ -140,14 +140,14 @@ async def test_the_table_of_rights_is_what_an_app_role_gets(database_url: str) -
     await connection.close()
     given = {(row["relation"], row["privilege"]): row["columns"] for row in rows}
     assert set(given[("task_types", "SELECT")]) == columns - {"target"}
-    given[("task_types", "SELECT")] = None  # the page says it in words
+    given[("task_types", "SELECT")] = None  # the page says it in prose
     assert told == {(*right, ", ".join(names or ())) for right, names in given.items()}
 
 
 def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
     """The page of the jobs capability draws ``capabilities/jobs/states.py``, edge by edge."""
     drawn = set(re.findall(r"^ +(\w+) --> (\w+)(?: :|$)", JOBS.read_text(), re.MULTILINE))
-    assert drawn == {(str(old), str(new)) for old, news in TRANSITIONS.items() for new in news}
+    assert drawn == {(str(old), str(new)) for old, following in TRANSITIONS.items() for new in following}
 
 
 @pytest.mark.parametrize("page", [POLLING, FANOUT, REPORTS], ids=["polling", "fanout", "reports"])
@@ -223,7 +223,7 @@ def test_the_queues_on_the_page_of_messages_are_those_that_are_made() -> None:
 
 
 def test_the_picture_of_fan_out_is_drawn_from_its_report() -> None:
-    """The report stands in the picture; drawn from it again, not one character differs."""
+    """The picture contains its report; drawn from it again, not one character differs."""
     spec = importlib.util.spec_from_file_location("fanout_picture", ROOT / "bench/fanout_picture.py")
     assert spec is not None
     assert spec.loader is not None
@@ -271,8 +271,8 @@ def test_the_commands_of_the_tours_sections_work(database_url: str, tmp_path: Pa
         if "[project" not in text
     ],
 )
-def test_a_toml_file_of_the_pages_is_one_that_is_read(tmp_path: Path, page: str, number: int, text: str) -> None:
-    """Whoever copies it starts; nothing of it is an unknown word."""
+def test_a_toml_file_on_the_pages_is_valid(tmp_path: Path, page: str, number: int, text: str) -> None:
+    """A process starts with each of them as it is: every key is known."""
     file = tmp_path / f"{page}-{number}.toml"
     file.write_text(text, encoding="utf-8")
     assert load_config(file)
@@ -285,7 +285,7 @@ def test_every_variable_is_on_the_page_of_operations() -> None:
 
 
 def test_every_alert_has_a_line_in_the_runbook() -> None:
-    """Whoever is called at night finds the alert's name on the page."""
+    """The runbook lists every alert by its name."""
     runbook = (DOCS / "operations.md").read_text().partition("## Alerts")[2]
     named = set(re.findall(r"^\| `(\w+)` \|", runbook, re.MULTILINE))
     assert named == {rule.name for rule in (*RULES, *OWN_RULES)}
@@ -293,7 +293,7 @@ def test_every_alert_has_a_line_in_the_runbook() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
-    """A page that moved is found by whoever moves it."""
+    """The target of every relative link exists."""
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
     broken = [
         link

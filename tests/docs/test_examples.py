@@ -61,7 +61,7 @@ async def test_the_shop_reminds_of_the_order_that_was_committed(database_url: st
 
 
 async def test_the_parcel_that_was_committed_has_a_tracker(database_url: str, tmp_path: Path) -> None:
-    """The one that was rolled back has neither; what the courier tells counts at once, and ends it."""
+    """The one that was rolled back has neither; a status that the courier reports counts at once, and ends it."""
     command = [sys.executable, str(EXAMPLES / "trackers/parcels.py")]
     env = environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0")
     said = await asyncio.to_thread(
@@ -174,8 +174,8 @@ async def run_with_url(path: str, database_url: str, home: Path) -> list[str]:
     return said.stdout.splitlines()
 
 
-async def test_the_campaign_applies_once_for_each_right_client(database_url: str, tmp_path: Path) -> None:
-    """Whoever of 50,000 the expression selects has one application, and nobody else."""
+async def test_the_campaign_makes_one_application_for_each_selected_client(database_url: str, tmp_path: Path) -> None:
+    """Each of 50,000 clients that the expression selects has one application, and no other client has one."""
     said = await run_with_url("loan_campaign/campaign.py", database_url, tmp_path)
     assert re.fullmatch(r"execution \d+: FINISHED, 50000 clients in 10 chunks", said[0])
     assert said[1:3] == ["selected 7222, applications 7222, twice 0", "to go on by hand:"]
@@ -315,10 +315,10 @@ async def test_the_receiver_takes_a_real_callback(database_url: str) -> None:
     ("fences", "statuses", "signed"),
     [([1, 1], [200, 200], True), ([2, 1], [200, 409], True), ([1, 2], [200, 200], True), ([1], [401], False)],
 )
-async def test_the_receiver_refuses_strangers_and_old_attempts(
+async def test_the_receiver_refuses_wrong_signatures_and_old_attempts(
     fences: list[int], statuses: list[int], signed: bool
 ) -> None:
-    """A repeated message is done once; a lower fence is refused; a wrong signature is nobody."""
+    """A repeated message is done once; a lower fence and a wrong signature are refused."""
     module = load("callback_receiver.py")
     receiver = module.Receiver("whsec_" + "a" * 32)
     runner, port = await serve(receiver, module)

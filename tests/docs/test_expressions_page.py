@@ -1,4 +1,4 @@
-"""The page of expressions says what is so: its examples are taken, translated and refused as its tables tell."""
+"""The examples on the page of expressions are accepted, translated and refused as its tables state."""
 
 import re
 from collections.abc import Iterator
@@ -30,16 +30,16 @@ def rows(name: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(("text", "judged"), [(row[0], row[2]) for row in rows("written")])
-def test_what_may_be_written_is_taken_and_translated_as_told(text: str, judged: str) -> None:
-    """In SQL for both databases, or one by one for both."""
+def test_an_example_is_accepted_and_translated_as_the_page_states(text: str, judged: str) -> None:
+    """Into SQL for both databases, or judged row by row for both."""
     made = compile_expression(text, FIELDS)
-    told = {"in SQL": True, "one by one": False}[judged]
-    assert (made.sql("postgresql", str, NOW) is not None) is told
-    assert (made.sql("duckdb", str, NOW) is not None) is told
+    translated = {"in SQL": True, "one by one": False}[judged]
+    assert (made.sql("postgresql", str, NOW) is not None) is translated
+    assert (made.sql("duckdb", str, NOW) is not None) is translated
 
 
 @pytest.mark.parametrize(("code", "text"), [(row[0], row[1]) for row in rows("refused")])
-def test_what_is_refused_has_the_code_that_is_told(code: str, text: str) -> None:
+def test_a_refused_example_has_the_code_on_the_page(code: str, text: str) -> None:
     """One example each."""
     with pytest.raises(Rejected) as caught:
         compile_expression(text, FIELDS)
@@ -47,7 +47,7 @@ def test_what_is_refused_has_the_code_that_is_told(code: str, text: str) -> None
 
 
 def test_every_code_and_every_bound_is_on_the_page() -> None:
-    """None is made that is not told."""
+    """The code raises none that the page leaves out."""
     made = {
         code for path in PACKAGE.glob("*.py") for code in re.findall(r'Problem\(\s*"(\w+)"', path.read_text("utf-8"))
     }

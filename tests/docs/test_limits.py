@@ -102,7 +102,7 @@ def _limits() -> Iterator[Limit]:
 
 @pytest.mark.parametrize("limit", list(_limits()), ids=lambda limit: f"{limit.capability}-{limit.name}")
 def test_a_limit_in_a_readme_is_the_one_of_the_code(limit: Limit) -> None:
-    """A constant that changes changes its row."""
+    """A row states the current value of its constant."""
     value = getattr(import_module(_module(limit)), limit.name)
     values = list(asdict(value()).values()) if isinstance(value, type) and is_dataclass(value) else [value]
     if isinstance(value, RetryPolicy):
@@ -112,7 +112,7 @@ def test_a_limit_in_a_readme_is_the_one_of_the_code(limit: Limit) -> None:
 
 
 def test_the_limits_are_found() -> None:
-    """A table that is written in another way does not escape the test above."""
+    """The test above finds the tables of every capability."""
     found = [limit.capability for limit in _limits()]
     assert {capability: found.count(capability) for capability in LIMITS_MIN} == {
         capability: max(least, found.count(capability)) for capability, least in LIMITS_MIN.items()
@@ -121,7 +121,7 @@ def test_the_limits_are_found() -> None:
 
 @pytest.mark.parametrize(("place", "constant"), DECISIONS.items(), ids=str)
 def test_a_number_in_a_decision_record_is_the_one_of_the_code(place: tuple[str, str], constant: str) -> None:
-    """A record says what is so today; what was measured before is named as such."""
+    """A record states the number of today; what was measured before is named as such."""
     module, _, name = constant.rpartition(".")
     value = getattr(import_module(f"tickwright.capabilities.{module}"), name)
     record = (PACKAGE.parents[1] / "docs/adr" / place[0]).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page about the page names every view with its keys, and its pictures are small and all of use."""
+"""The page about the dashboard names every view with its keys, and its pictures are small and all used."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_every_view_has_its_line_with_its_keys() -> None:
 
 
 def test_pictures_are_small_and_each_is_shown_somewhere() -> None:
-    """A clone stays small."""
+    """Small pictures keep a clone small."""
     pages = PAGE + (ROOT / "README.md").read_text(encoding="utf-8")
     pictures = sorted((ROOT / "docs/images").glob("*.png"))
     assert len(pictures) >= 5

@@ -53,7 +53,7 @@ def functions_of(file: str) -> frozenset[str]:
 
 
 def missing(cell: str) -> list[str]:
-    """Return the tests of a cell that there are not."""
+    """Return the tests of a cell that do not exist."""
     return [
         f"{file}::{test}" if test else file
         for file, test in _NAME.findall(cell)

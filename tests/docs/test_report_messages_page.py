@@ -1,4 +1,4 @@
-"""What the page of messages says of reports is what is written, made and read."""
+"""The page of messages states which messages of reports are written, and which queues are made and read."""
 
 import json
 import re

@@ -1,11 +1,14 @@
 """Words that are out of use here appear in no text that people read (the terms are in ``docs/glossary.md``).
 
-Read are the pages of ``docs/``, READMEs, helps of the command line, descriptions of OpenAPI, labels of the dashboard,
-names of log events and texts of errors.
+Read are the pages of ``docs/``, READMEs, every text, docstring and comment of the product (so also helps of the command
+line, descriptions of OpenAPI, log events and errors), the source of the dashboard, and docstrings, comments and names
+of the tests.
 """
 
 import ast
+import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,10 +39,9 @@ OUT = {
 """What is out, by what is said instead."""
 
 ALLOWED = re.compile(
-    r"`[^`]*`"  # names of code, columns, keys and statuses
+    r"``[^`]*``|`[^`]*`"  # names of code, columns, keys and statuses
     r"|https?://\S+"
     r"|\]\([^)]*\)"  # targets of links
-    r'|"nobody is displaced"'  # the name of a mutant
     r"|\bDropDeadAt\b|\bpoll_news\b"
     r"|\bas it stands\b|\bstandby\b"
 )
@@ -47,9 +49,7 @@ _WORD = re.compile(
     rf"(?<![\w-])(?:{'|'.join(word for words in OUT.values() for word in words)})(?![\w-])", re.IGNORECASE
 )
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-_LABEL = re.compile(r'"(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`|>[^<>{}\n]+<')
-_ERRORS = {"Rejected", "Contended", "Unavailable", "InvariantBroken", "ValueError", "TypeError", "BadParameter"}
-_DESCRIBED = {"description", "help", "summary", "short_help"}
+
 _LOGS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
@@ -63,47 +63,52 @@ def page_texts(path: Path) -> Iterator[str]:
     yield _FENCE.sub("", path.read_text(encoding="utf-8"))
 
 
-def code_texts(path: Path) -> Iterator[str]:
-    """Give what a module shows: helps, descriptions, names of events, texts of errors, docstrings of commands."""
-    is_shown = {"cli", "rest", "api"} & {*path.relative_to(SOURCE).parts}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            named = [keyword.value for keyword in node.keywords if keyword.arg in _DESCRIBED]
-            shown = node.args[:2] if name in _ERRORS else node.args[:1] if name in _LOGS else []
-            for value in (*named, *shown):
-                yield from _strings(value)
-        elif is_shown and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list:
-            yield ast.get_docstring(node) or ""  # a route's or a command's: OpenAPI and --help show it
+def product_texts(path: Path) -> Iterator[str]:
+    """Give the comments, and the strings that are sentences or names of log events: without SQL and codes."""
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _LOGS:
+            yield from (str(value.value).replace("_", " ") for value in node.args if isinstance(value, ast.Constant))
+    yield from _comments(source)
 
 
-def _strings(node: ast.AST) -> Iterator[str]:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            yield part.value.replace("_", " ")
+def suite_texts(path: Path) -> Iterator[str]:
+    """Give the comments, the docstrings and the names of a module of the tests."""
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+            yield getattr(node, "name", path.stem).replace("_", " ")
+    yield from _comments(source)
 
 
-def label_texts(path: Path) -> Iterator[str]:
-    """Give the strings and the texts between tags of a file of the dashboard."""
-    for text in _LABEL.findall(path.read_text(encoding="utf-8")):
-        if not text.startswith('"./') and " " in text:
-            yield text.strip("`<>")
+def _comments(source: str) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def dashboard_texts(path: Path) -> Iterator[str]:
+    """Give a file of the dashboard as a whole; templates are texts there, so its quotes are removed."""
+    yield path.read_text(encoding="utf-8").replace("`", " ")
 
 
 def texts() -> Iterator[tuple[str, str]]:
     """Give every text with its place."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *SOURCE.rglob("README.md")]
-    web = SOURCE / "dashboard/web"
+    web = SOURCE / "dashboard/web/src"
     readers = [
         (page_texts, [page for page in pages if "node_modules" not in page.parts and page.name != "CHANGELOG.md"]),
-        (code_texts, SOURCE.rglob("*.py")),
-        (label_texts, (path for kind in ("*.ts", "*.tsx") for path in (web / "src").rglob(kind))),
+        (product_texts, SOURCE.rglob("*.py")),
+        (suite_texts, [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]),
+        (dashboard_texts, [path for path in web.rglob("*.ts*") if path.name != "schema.d.ts"]),
     ]
     for reader, paths in readers:
         for path in sorted(paths):
-            if path.name != "schema.d.ts" and ".test." not in path.name:
-                for text in reader(path):
-                    yield path.relative_to(ROOT).as_posix(), text
+            for text in reader(path):
+                yield path.relative_to(ROOT).as_posix(), text
 
 
 def counts() -> dict[str, dict[str, int]]:

@@ -10,7 +10,7 @@ from tickwright.domain.addresses import AllowList, block_reason, refusal, refusa
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import WebTarget, parse_target
 
-NOBODY = AllowList()
+NO_ADDRESS = AllowList()
 NAT64 = IPv6Network("64:ff9b::/96")
 
 # Every way we know to write an address that leads inside; none may come out as "go ahead".
@@ -111,7 +111,7 @@ def test_no_spelling_of_an_inside_address_gets_through(host: str) -> None:
         return
     assert isinstance(target, WebTarget)
     assert target.literal is not None, "an address must not pass as a name"
-    assert refusal(target.literal, target.port, tls=True, allow=NOBODY) is not None
+    assert refusal(target.literal, target.port, tls=True, allow=NO_ADDRESS) is not None
 
 
 @pytest.mark.parametrize("text", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
@@ -119,8 +119,8 @@ def test_a_public_address_is_reached_by_tls_only(text: str) -> None:
     """Public and TLS passes; public in plain text is its own class."""
     address = ip_address(text)
     assert block_reason(address) is None
-    assert refusal(address, 443, tls=True, allow=NOBODY) is None
-    assert refusal(address, 80, tls=False, allow=NOBODY) == "plain_text"
+    assert refusal(address, 443, tls=True, allow=NO_ADDRESS) is None
+    assert refusal(address, 80, tls=False, allow=NO_ADDRESS) == "plain_text"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_public_address_is_reached_by_tls_only(text: str) -> None:
     ],
 )
 def test_the_reason_is_a_class_and_not_an_address(text: str, reason: str) -> None:
-    """What a user is told about a blocked address does not help to map the inside."""
+    """The reason given for a blocked address does not help to map the internal network."""
     assert block_reason(ip_address(text)) == reason
 
 
@@ -159,8 +159,8 @@ def test_the_allow_list_opens_networks_and_single_ports() -> None:
 
 def test_an_empty_allow_list_allows_nothing_inside() -> None:
     """The default opens no address at all."""
-    assert AllowList.parse("") == AllowList.parse(" , ") == NOBODY
-    assert refusal(ip_address("127.0.0.1"), 80, tls=True, allow=NOBODY) == "loopback"
+    assert AllowList.parse("") == AllowList.parse(" , ") == NO_ADDRESS
+    assert refusal(ip_address("127.0.0.1"), 80, tls=True, allow=NO_ADDRESS) == "loopback"
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_a_malformed_allow_list_is_refused_and_names_the_entry(text: str) -> Non
 def test_one_blocked_address_refuses_the_whole_answer() -> None:
     """A DNS answer that mixes public and private addresses is what rebinding looks like."""
     mixed = [ip_address("8.8.8.8"), ip_address("10.0.0.1")]
-    assert refusal_of_all(mixed, 443, tls=True, allow=NOBODY) == "private"
-    assert refusal_of_all(mixed[:1], 443, tls=True, allow=NOBODY) is None
+    assert refusal_of_all(mixed, 443, tls=True, allow=NO_ADDRESS) == "private"
+    assert refusal_of_all(mixed[:1], 443, tls=True, allow=NO_ADDRESS) is None
 
 
 @given(st.ip_addresses(v=4))

@@ -9,8 +9,8 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.retries import RETRY_AFTER_MAX, WAIT_MAX, RetryPolicy, within_an_hour
 
 
-def test_a_clock_without_a_sample_says_so() -> None:
-    """Before the first answer of the database there is no now."""
+def test_a_clock_without_a_sample_is_an_error() -> None:
+    """There is no current time before the first answer of the database."""
     clock = DbClock()
     assert not clock.known
     with pytest.raises(ValueError, match="no sample"):
@@ -22,7 +22,7 @@ def test_a_clock_without_a_sample_says_so() -> None:
 
 
 def test_the_first_sample_is_no_step() -> None:
-    """There is nothing to have stepped against."""
+    """No earlier sample differs from it."""
     clock = DbClock()
     assert not clock.sample(100.0, 1.0)
     assert clock.known
@@ -30,7 +30,7 @@ def test_the_first_sample_is_no_step() -> None:
 
 
 def test_a_good_sample_is_kept_for_fifteen_worse_ones() -> None:
-    """The shortest way of the last sixteen counts; then it is forgotten, because clocks drift."""
+    """The one with the shortest round trip of the last sixteen counts; then it is forgotten, because clocks drift."""
     clock = DbClock()
     clock.sample(100.0, 0.0)
     for number in range(1, SAMPLES):
@@ -41,7 +41,7 @@ def test_a_good_sample_is_kept_for_fifteen_worse_ones() -> None:
 
 
 def test_a_step_forward_is_followed_at_once_and_is_no_alarm() -> None:
-    """A later clock is the truth: no job is early by it."""
+    """Following a later clock starts no job early."""
     clock = DbClock()
     clock.sample(100.0, 0.0)
     assert not clock.sample(3700.0, 1.0)
@@ -57,7 +57,7 @@ def test_the_default_lease_ends_a_second_before_its_deadline() -> None:
 
 
 def test_the_default_policy_doubles_from_a_second_to_an_hour() -> None:
-    """Ceilings of 1, 2, 4 … seconds, then an hour for ever; a wish outranks them, a receiver's up to an hour."""
+    """Ceilings of 1, 2, 4 … seconds, then an hour ; a requested wait outranks them, a receiver's up to an hour."""
     policy, near_one = RetryPolicy(), 1 - 2**-53
     assert [round(policy.delay(n, near_one).total_seconds()) for n in (1, 2, 3, 4, 13, 999)] == [1, 2, 4, 8, 3600, 3600]
     assert policy.delay(1, 0.5, timedelta(days=1)) == timedelta(days=1)

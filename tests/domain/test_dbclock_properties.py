@@ -1,4 +1,4 @@
-"""The worker's idea of the database's clock, against a simulated one that answers late and steps."""
+"""The worker's estimate of the database's clock, against a simulated one that answers late and steps."""
 
 from dataclasses import dataclass, replace
 
@@ -14,13 +14,13 @@ EPOCH_S = 1_800_000_000.0
 
 @dataclass(frozen=True)
 class Reading:
-    """One claim: time passes, the clock steps, the server reads it, the answer takes its way."""
+    """One claim: time passes, the clock steps, the server reads it, the answer travels."""
 
     wait_s: float
     step_s: float
     way_s: float
     to_s: float | None = None
-    """The question's way, where the process took note of when it asked."""
+    """The latency of the request, where the process noted when it sent it."""
 
 
 def readings(step: st.SearchStrategy[float], most: int = 60) -> st.SearchStrategy[list[Reading]]:
@@ -40,7 +40,7 @@ class World:
 
     @property
     def true_s(self) -> float:
-        """What the database's clock says now."""
+        """The time of the database's clock now."""
         return self.monotonic_s + self._ahead_s
 
     def read(self, reading: Reading) -> None:
@@ -54,7 +54,7 @@ class World:
         self.stepped = self.clock.sample(read_s, self.monotonic_s, asked_s)
 
     def ahead_s(self) -> float:
-        """How far the worker's idea is ahead of the truth; below zero is behind."""
+        """How far the worker's estimate is ahead of the true time; below zero is behind."""
         return self.clock.now(self.monotonic_s) - self.true_s
 
 
@@ -68,8 +68,8 @@ def test_the_clock_is_never_ahead_while_the_database_only_goes_forward(seen: lis
 
 
 @given(readings(st.just(0.0)))
-def test_the_clock_is_late_by_no_more_than_the_shortest_way_lately(seen: list[Reading]) -> None:
-    """Of the last samples the one with the shortest way wins."""
+def test_the_clock_is_late_by_at_most_the_shortest_recent_latency(seen: list[Reading]) -> None:
+    """The sample with the shortest latency of the last ones counts."""
     world = World()
     for reading in seen:
         world.read(reading)
@@ -78,7 +78,7 @@ def test_the_clock_is_late_by_no_more_than_the_shortest_way_lately(seen: list[Re
 
 @given(readings(st.just(0.0)), st.floats(STEP_S + WAY_MAX_S + 0.001, 86_400), st.floats(0, WAY_MAX_S))
 def test_a_step_back_is_noticed_with_the_next_sample(seen: list[Reading], back_s: float, way_s: float) -> None:
-    """A step back by more than a quarter of a second is told, and forgotten readings make nobody early."""
+    """A step back by more than a quarter of a second is reported, and discarded readings start nothing early."""
     world = World()
     for reading in seen:
         world.read(reading)
@@ -89,7 +89,7 @@ def test_a_step_back_is_noticed_with_the_next_sample(seen: list[Reading], back_s
 
 @given(readings(st.just(0.0) | st.floats(-3600, 3600)))
 def test_however_the_clock_steps_the_error_is_bounded_after_each_sample(seen: list[Reading]) -> None:
-    """A step back that is too small to be told from a slow answer makes nobody early by more than a quarter second."""
+    """A step back that is too small to be told from a slow answer starts nothing more than a quarter second early."""
     world = World()
     for reading in seen:
         world.read(reading)
@@ -98,7 +98,7 @@ def test_however_the_clock_steps_the_error_is_bounded_after_each_sample(seen: li
 
 @given(readings(st.floats(-3600, 3600)), st.lists(st.floats(0, WAY_MAX_S), min_size=SAMPLES, max_size=SAMPLES))
 def test_sixteen_samples_forget_every_step(seen: list[Reading], ways_s: list[float]) -> None:
-    """What an undetected step left behind is gone after sixteen samples."""
+    """The error of an undetected step is gone after sixteen samples."""
     world = World()
     for reading in seen:
         world.read(reading)
@@ -121,8 +121,8 @@ FAR = st.floats(0, 3)
 
 
 @given(st.lists(st.builds(Reading, st.floats(0.001, 5), st.just(0.0), FAR, FAR), min_size=1, max_size=60))
-def test_a_way_that_gets_longer_is_no_step_and_makes_no_clock_wrong(seen: list[Reading]) -> None:
-    """Who says when it asked is told of no step by latency alone, and is off by half of the shortest round trip."""
+def test_a_growing_latency_is_no_step_and_makes_no_clock_wrong(seen: list[Reading]) -> None:
+    """With its requests' instants a process takes no latency for a step, and is off by at most half a round trip."""
     world = World()
     for reading in seen:
         world.read(reading)
@@ -136,7 +136,7 @@ def test_a_way_that_gets_longer_is_no_step_and_makes_no_clock_wrong(seen: list[R
 def test_a_step_of_any_size_is_followed_up_to_half_of_a_round_trip(
     seen: list[Reading], step_s: float, way_s: float, to_s: float
 ) -> None:
-    """Also one that is too small to be told from a long way leaves no more than what nobody can know."""
+    """Also a step that is too small to be told from latency leaves no larger error than the round trip allows."""
     world = World()
     for reading in seen:
         world.read(replace(reading, to_s=reading.way_s))

@@ -52,7 +52,7 @@ def test_a_number_with_its_unit_is_a_duration(text: str, seconds: float) -> None
     ],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    """A bare number has no unit, so nobody can tell what it means."""
+    """A bare number has no unit, so its meaning is unknown."""
     with pytest.raises(Rejected) as caught:
         parse_duration(text, field="timeout")
     assert (caught.value.code, caught.value.details["field"]) == ("invalid_duration", "timeout")

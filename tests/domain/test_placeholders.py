@@ -1,4 +1,4 @@
-"""Named values in SQL: what is one, what only looks like one, and where an error stands in what was written."""
+"""Named values in SQL: what is one, what only looks like one, and the position of an error in the original text."""
 
 import pytest
 
@@ -50,13 +50,13 @@ def test_what_only_looks_like_a_placeholder_stays_as_it_is(sql: str) -> None:
     ],
 )
 def test_a_placeholder_is_found(sql: str, names: str, bound: str) -> None:
-    """Behind a blank, an operator, an opening bracket or a comment; a name has one number wherever it stands."""
+    """Behind a blank, an operator, an opening bracket or a comment; a name has one number wherever it occurs."""
     assert placeholders(sql) == frozenset(names.split())
     assert bind(sql, dict.fromkeys(names.split()), "${}".format).sql == bound
 
 
 def test_values_come_in_the_order_of_their_numbers() -> None:
-    """Those that no query asks for are left out."""
+    """Values that the query does not name are left out."""
     assert bind(":b :a :b", {"a": 1, "b": 2, "c": 3}, "?{}".format).values == (2, 1)
 
 
@@ -77,14 +77,14 @@ def test_a_missing_value_is_named() -> None:
 
 
 def test_a_number_is_no_name() -> None:
-    """``$1`` would be somebody else's value."""
+    """``$1`` would be the value of another name."""
     with pytest.raises(Rejected, match="write a value as :name") as refused:
         placeholders("SELECT $1")
     assert refused.value.code == "invalid_sql"
 
 
 def test_a_place_in_the_bound_text_is_found_in_the_original() -> None:
-    """An error's position is told in what the operator wrote."""
+    """The position of an error is one in the text that the operator wrote."""
     sql = "SELECT :country, foo, :country, bar"
     bound = bind(sql, {"country": 1}, "${}".format)
     for word in ("SELECT", "foo", "bar"):

@@ -199,7 +199,7 @@ def test_cron_is_read_by_the_clock_on_the_wall(cron: str, zone: str, after: str,
     assert occurrences(Recurrence(None, zone, cron=cron), after, len(want)) == want
 
 
-def test_cron_begins_at_the_first_run_or_behind_it() -> None:
+def test_cron_begins_at_the_first_run_or_after_it() -> None:
     """The first run is a bound: it occurs only where the expression says so."""
     terms = Recurrence(utc("2026-11-22 09:00"), "UTC", cron="0 * * * *")
     assert terms.next_after(utc("1990-01-01")) == utc("2026-11-22 09:00")
@@ -236,7 +236,7 @@ def test_what_was_missed_in_thirty_years_is_counted_exactly() -> None:
 
 
 def test_the_newest_may_be_more_than_there_are() -> None:
-    """Then they are all; none where none is asked for."""
+    """Then all of them are returned; none are where none are requested."""
     terms = every(6, "HOURS", utc("2026-11-22 09:00"), "UTC")
     missed = terms.between(utc("2026-11-22 09:00"), utc("2026-11-22 21:00"), 10)
     assert missed.slots == (utc("2026-11-22 15:00"), utc("2026-11-22 21:00"))
@@ -245,7 +245,7 @@ def test_the_newest_may_be_more_than_there_are() -> None:
 
 
 def test_time_ends_before_the_year_9999() -> None:
-    """A series that nobody stopped says that there is none, whatever its unit."""
+    """A series without an end has no next occurrence there, whatever its unit."""
     late = utc("9998-12-31 23:00")
     assert every(1, "HOURS", late, "Pacific/Kiritimati").next_after(late) is None
     assert every(1_000_000, "MONTHS", utc("2026-01-31"), KYIV).next_after(utc("2026-01-31")) is None
@@ -291,8 +291,8 @@ def test_an_unknown_time_zone_is_refused(zone: str) -> None:
         ("² * * * *", 1),
     ],
 )
-def test_a_cron_that_means_nothing_is_refused_with_its_place(cron: str, place: int | None) -> None:
-    """Fields are counted from 1; what never fires is refused where it is written, not found out by waiting."""
+def test_an_invalid_cron_is_refused_with_its_place(cron: str, place: int | None) -> None:
+    """Fields are counted from 1; an expression that never occurs is refused where it is written."""
     with pytest.raises(Rejected) as refused:
         Recurrence(None, "UTC", cron=cron)
     assert refused.value.code == "invalid_cron"
@@ -301,7 +301,7 @@ def test_a_cron_that_means_nothing_is_refused_with_its_place(cron: str, place: i
 
 
 @pytest.mark.parametrize(
-    "terms",
+    "fields",
     [
         {"first_at": datetime(2026, 1, 1), "time_zone": "UTC"},  # noqa: DTZ001
         {"first_at": datetime(1969, 12, 31, tzinfo=UTC), "time_zone": "UTC"},
@@ -319,15 +319,15 @@ def test_a_cron_that_means_nothing_is_refused_with_its_place(cron: str, place: i
         {"first_at": LONG_AGO, "time_zone": "UTC", "unit": 1, "unit_type": "HOURS", "cron": "@daily"},
     ],
 )
-def test_terms_that_do_not_go_together_are_refused(terms: dict[str, object]) -> None:
+def test_fields_that_contradict_each_other_are_refused(fields: dict[str, object]) -> None:
     """With what to write instead."""
     with pytest.raises(Rejected) as refused:
-        Recurrence(**terms)  # type: ignore[arg-type]
+        Recurrence(**fields)  # type: ignore[arg-type]
     assert refused.value.code == "invalid_recurrence"
 
 
 @pytest.mark.parametrize("newest", [-1, 100_001])
-def test_the_newest_have_a_bound(newest: int) -> None:
-    """Whoever asks for a million slots at once is told to."""
+def test_the_number_of_newest_slots_is_bounded(newest: int) -> None:
+    """A request for a million slots at once is refused."""
     with pytest.raises(Rejected):
         every(1, "DAYS", LONG_AGO, "UTC").between(LONG_AGO, utc("2026-01-01"), newest)

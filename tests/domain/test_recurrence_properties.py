@@ -1,4 +1,4 @@
-"""Occurrences for any terms, zone and instant: found by arithmetic, they are those that walking the rule finds."""
+"""Occurrences for any fields, zone and instant: those found by arithmetic are those that the rule gives one by one."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -48,7 +48,7 @@ def at_change(zone: str, number: int) -> datetime:
 
 @st.composite
 def in_units(draw: st.DrawFn) -> tuple[Recurrence, datetime]:
-    """Return a series in units, and an instant near a change that it may begin at, or long behind."""
+    """Return a series in units, and an instant near a change that it may begin at, or long after."""
     zone = draw(st.sampled_from(list(CHANGES)))
     change = at_change(zone, draw(st.integers(0, 1)))
     unit, unit_type = draw(UNITS)
@@ -104,7 +104,7 @@ def walk(terms: Recurrence, until: datetime) -> list[datetime]:
 @settings(max_examples=200, deadline=None)
 @given(in_units(), NEAR)
 @example((Recurrence(FOLD - timedelta(minutes=30), "Europe/Kyiv", 15, "MINUTES"), FOLD), timedelta(hours=2))
-def test_jumping_is_walking(drawn: tuple[Recurrence, datetime], near: timedelta) -> None:
+def test_occurrences_by_arithmetic_are_those_of_the_rule(drawn: tuple[Recurrence, datetime], near: timedelta) -> None:
     """What is found by arithmetic are the occurrences that the rule gives, walked from the first one on."""
     terms, change = drawn
     until = change + near
@@ -117,7 +117,7 @@ def test_jumping_is_walking(drawn: tuple[Recurrence, datetime], near: timedelta)
 
 @settings(max_examples=200, deadline=None)
 @given(ANY, NEAR, NEAR)
-def test_the_next_one_is_strictly_behind_and_walks_through_what_lies_between(
+def test_the_next_occurrence_is_later_and_none_in_between_is_left_out(
     drawn: tuple[Recurrence, datetime], one: timedelta, other: timedelta
 ) -> None:
     """No occurrence twice, none left out, always forward."""
@@ -135,7 +135,7 @@ def test_the_next_one_is_strictly_behind_and_walks_through_what_lies_between(
 
 @settings(max_examples=200, deadline=None)
 @given(ANY, st.tuples(NEAR, NEAR, NEAR), st.integers(0, 5))
-def test_two_spans_are_as_one(
+def test_two_adjacent_spans_have_the_occurrences_of_the_whole(
     drawn: tuple[Recurrence, datetime], near: tuple[timedelta, timedelta, timedelta], newest: int
 ) -> None:
     """Wherever a span is cut, also in the middle of an hour that comes twice."""

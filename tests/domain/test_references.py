@@ -1,11 +1,11 @@
-"""Secrets by reference, and what is said after they were put in."""
+"""Secrets by reference, and what texts show of them after they were inserted."""
 
 from tickwright.domain.secrets import ResolvedSecrets, resolve_references
 
 SECRETS = {"TOKEN": "a/b c", "LONGER": "a/b c d", "QUOTED": "it's\n", "EMPTY": ""}
 
 
-def test_a_text_is_cleared_of_what_was_handed_out() -> None:
+def test_a_text_is_cleared_of_secrets_that_were_inserted() -> None:
     """As it is, as in a URL, in Base64, as Python shows it; the longer one first, and nothing else."""
     secrets = ResolvedSecrets(SECRETS.get)
     resolve_references({"headers": ["${env:TOKEN}", "${env:LONGER}", "${env:QUOTED}", "${env:EMPTY}"]}, secrets)
@@ -15,7 +15,7 @@ def test_a_text_is_cleared_of_what_was_handed_out() -> None:
 
 
 def test_an_empty_secret_masks_nothing() -> None:
-    """An empty variable is put in as it is."""
+    """An empty variable is inserted as it is."""
     secrets = ResolvedSecrets(SECRETS.get)
     assert resolve_references("[${env:EMPTY}]", secrets) == "[]"
     assert secrets.mask("abc") == "abc"

@@ -18,8 +18,8 @@ def test_a_date_counts_from_the_answers_own_date(our_clock_s: int) -> None:
 
 
 @pytest.mark.parametrize("date", [None, "", "yesterday", "x" * 1000, "Sat, 99 Nov 2026 12:00:00 GMT"])
-def test_without_a_date_our_clock_has_to_do(date: str | None) -> None:
-    """Garbage is none."""
+def test_without_a_date_the_local_clock_is_used(date: str | None) -> None:
+    """An invalid date counts as none."""
     assert answered_at(date, now_unix_s=NOON) == NOON
     assert parse_retry_after("Sat, 21 Nov 2026 12:05:00 GMT", now_unix_s=NOON, most=DAY) == timedelta(minutes=5)
     assert parse_retry_after("Sat, 21 Nov 2026 11:00:00 GMT", now_unix_s=NOON, most=DAY) == timedelta()
@@ -38,5 +38,5 @@ def test_without_a_date_our_clock_has_to_do(date: str | None) -> None:
     ],
 )
 def test_seconds_are_the_number_that_is_written(header: str, wait: timedelta | None) -> None:
-    """Zeros before it make it no longer; a day at most here, and a header out of all measure is none."""
+    """Leading zeros do not change it; a day at most here, and an oversized header is ignored."""
     assert parse_retry_after(header, now_unix_s=NOON, most=DAY) == wait

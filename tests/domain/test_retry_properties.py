@@ -16,26 +16,26 @@ POLICIES = st.builds(
 )
 UNITS = st.floats(0, 1, exclude_max=True)
 ATTEMPTS = st.integers(1, 1000)
-WISHES = st.none() | st.integers(0, 10**12).map(lambda n: n * MS)
+REQUESTED = st.none() | st.integers(0, 10**12).map(lambda n: n * MS)
 
 
-@given(POLICIES, ATTEMPTS, UNITS, WISHES)
+@given(POLICIES, ATTEMPTS, UNITS, REQUESTED)
 def test_a_wait_is_never_a_hot_loop_and_never_shorter_than_asked(
-    policy: RetryPolicy, attempt: int, unit: float, wish: timedelta | None
+    policy: RetryPolicy, attempt: int, unit: float, requested: timedelta | None
 ) -> None:
     """RTY-1 and RTY-2: at least 100 ms, and at least what was asked for, up to ten years."""
-    wait = policy.delay(attempt, unit, wish)
+    wait = policy.delay(attempt, unit, requested)
     assert wait >= DELAY_MIN
-    assert wait >= min(wish or timedelta(), WAIT_MAX)
+    assert wait >= min(requested or timedelta(), WAIT_MAX)
 
 
-@given(POLICIES, ATTEMPTS, UNITS, WISHES)
-def test_a_wait_is_never_longer_than_the_cap_or_the_wish(
-    policy: RetryPolicy, attempt: int, unit: float, wish: timedelta | None
+@given(POLICIES, ATTEMPTS, UNITS, REQUESTED)
+def test_a_wait_is_never_longer_than_the_cap_or_the_requested_wait(
+    policy: RetryPolicy, attempt: int, unit: float, requested: timedelta | None
 ) -> None:
-    """Nothing but the wish goes above the cap, and the wish counts ten years at most."""
-    wait = policy.delay(attempt, unit, wish)
-    assert wait <= max(policy.cap, min(wish or timedelta(), WAIT_MAX), DELAY_MIN)
+    """Only a requested wait exceeds the cap, and it counts ten years at most."""
+    wait = policy.delay(attempt, unit, requested)
+    assert wait <= max(policy.cap, min(requested or timedelta(), WAIT_MAX), DELAY_MIN)
 
 
 @given(POLICIES, st.integers(1, 999), UNITS)

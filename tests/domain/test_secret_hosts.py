@@ -1,4 +1,4 @@
-"""Secrets are handed out by name, from what was declared, for the hosts that were declared for them."""
+"""Secrets are inserted by name, from what was declared, for the hosts that were declared for them."""
 
 import json
 from contextlib import suppress
@@ -88,7 +88,7 @@ def test_a_secret_goes_to_no_other_host(url: str) -> None:
 
 
 def test_without_declared_hosts_a_secret_goes_nowhere() -> None:
-    """And a list that cannot be read is said, not passed over."""
+    """And a list that cannot be read is reported, not ignored."""
     assert refusal("${env:LOOSE}") == "secret_host_not_allowed"
     assert refusal("${env:WRONG}") == "invalid_secret_hosts"
     with pytest.raises(Rejected, match="nothing says where"):
@@ -203,8 +203,8 @@ def test_what_two_parsers_could_read_differently_gets_no_secret(url: str) -> Non
     assert refused.value.code == "secret_host_unknown"
 
 
-def test_a_document_without_an_address_says_so() -> None:
-    """Nobody can say where its secret would go."""
+def test_a_document_without_an_address_is_refused() -> None:
+    """Nothing says which host would get its secret."""
     with pytest.raises(Rejected, match="names no address"):
         destinations_of({"token": "${env:TOKEN}", "version": "2.2.1", "modules": ["LOCATIONS"]})
 

@@ -1,4 +1,4 @@
-"""JSON from strangers, read strictly."""
+"""JSON of clients, read strictly."""
 
 import json
 from typing import Any

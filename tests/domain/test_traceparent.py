@@ -1,4 +1,4 @@
-"""The `traceparent` of strangers: what is read of it, and that a bad one is nobody's."""
+"""The `traceparent` of clients: what is read of it, and that a malformed one is ignored."""
 
 import re
 
@@ -13,13 +13,13 @@ HEX = "0123456789abcdef"
 
 
 def test_a_good_one_is_read_as_it_is() -> None:
-    """Whatever its flags are: who sampled is for the collector's side to know."""
+    """Whatever its flags are: the collector decides on them."""
     assert read_traceparent(GOOD) == GOOD
     assert read_traceparent(GOOD[:-2] + "00") == GOOD[:-2] + "00"
 
 
 def test_a_later_version_is_read_as_far_as_the_first_one_goes() -> None:
-    """The standard's own rule for versions that nobody knows yet."""
+    """The standard's own rule for versions that are not known yet."""
     assert read_traceparent("cc" + GOOD[2:]) == GOOD
     assert read_traceparent("cc" + GOOD[2:] + "-what-will-be") == GOOD
 
@@ -50,7 +50,7 @@ def test_a_malformed_one_is_ignored(text: object) -> None:
 
 @given(st.one_of(st.text(), st.from_regex(re.compile(r"[0-9a-f]{2}-[0-9a-f]{30,34}-[0-9a-f]{15,17}-[0-9a-f]{2}.*"))))
 def test_whatever_is_read_is_well_formed_and_reads_as_itself(text: str) -> None:
-    """TRC-1, for everything that a stranger may write."""
+    """TRC-1, for everything that a client may send."""
     read = read_traceparent(text)
     if read is not None:
         assert re.fullmatch("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", read)
@@ -58,7 +58,7 @@ def test_whatever_is_read_is_well_formed_and_reads_as_itself(text: str) -> None:
 
 
 def test_a_request_with_two_of_them_has_none() -> None:
-    """Which one would be right, nobody can say."""
+    """Neither of them can be preferred."""
     one = (b"traceparent", GOOD.encode())
     assert traceparent_of([(b"accept", b"*/*"), one]) == GOOD
     assert traceparent_of([(b"traceparent", b"\t" + GOOD.encode() + b" ")]) == GOOD

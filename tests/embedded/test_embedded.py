@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from kit.embedded import Client, kill_clients, kill_server, postmaster_pid, server_pids
-from kit.processes import NOBODY, as_nobody, is_running, make_folder
+from kit.processes import NOBODY, as_unprivileged, is_running, make_folder
 from kit.waiting import eventually
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.embedded import EmbeddedServer, binaries, ensure_database, ensure_reader
@@ -32,8 +32,8 @@ def home() -> Iterator[Path]:
     home.parent.rmdir()
 
 
-def test_the_last_one_out_stops_the_server(home: Path) -> None:
-    """Stopping tells whether the server was stopped; a second stop is harmless."""
+def test_the_last_client_to_leave_stops_the_server(home: Path) -> None:
+    """``stop`` returns whether it stopped the server; a second call is harmless."""
     first, second = EmbeddedServer(home, SMALL), EmbeddedServer(home, SMALL)
     first.start()
     second.start()
@@ -81,7 +81,7 @@ async def test_a_reader_reads_the_tables_of_one_database_and_writes_none(home: P
 
 
 def test_three_racing_starts_share_one_server(home: Path) -> None:
-    """Whoever comes first makes the cluster, the others wait and join; nobody fails."""
+    """The first one makes the cluster, the others wait and join; none fails."""
     clients = [Client(home) for _ in range(3)]
     assert len({client.says() for client in clients}) == 1
     said = [client.leave() for client in clients]
@@ -90,7 +90,7 @@ def test_three_racing_starts_share_one_server(home: Path) -> None:
 
 
 def test_a_killed_client_does_not_keep_the_server_alive(home: Path) -> None:
-    """The kernel drops a dead client's lock, so the one who is left is the last."""
+    """The kernel releases a dead client's lock, so the client that is left is the last."""
     victim, survivor = Client(home), Client(home)
     assert victim.says() == survivor.says()
     victim.kill9()
@@ -112,7 +112,7 @@ def test_the_server_of_a_killed_last_client_is_stopped_by_the_next_one(home: Pat
 
 
 def test_a_killed_postmaster_is_back_at_once_with_its_rows(home: Path) -> None:
-    """``start`` again brings back what was committed, while other clients are alive."""
+    """``start`` again makes what was committed available, while other clients are alive."""
     other = Client(home)
     other.says()
     with EmbeddedServer(home) as server:
@@ -123,7 +123,7 @@ def test_a_killed_postmaster_is_back_at_once_with_its_rows(home: Path) -> None:
     assert other.leave() == "stopped True"
 
 
-def test_a_killed_everything_loses_nothing(home: Path) -> None:
+def test_killing_clients_and_server_at_once_loses_nothing(home: Path) -> None:
     """``kill -9`` of clients and server at once; the next start recovers."""
     writer, other = Client(home), Client(home)
     dsn = writer.says().split()[1]
@@ -138,8 +138,8 @@ def test_a_killed_everything_loses_nothing(home: Path) -> None:
     assert server_pids(home) == []
 
 
-def test_a_start_survives_its_own_murder(home: Path) -> None:
-    """A client that dies while it makes the cluster leaves nothing that the next one believes in."""
+def test_a_start_that_is_killed_does_not_break_the_next_one(home: Path) -> None:
+    """A client that dies while it makes the cluster leaves nothing that the next one takes for a cluster."""
     victim = Client(home)
     eventually(lambda: list(home.glob("data.new.*")), 30, what="initdb has begun")
     victim.kill9()
@@ -148,8 +148,8 @@ def test_a_start_survives_its_own_murder(home: Path) -> None:
     assert (home / "data" / "PG_VERSION").exists()
 
 
-def test_a_pid_that_now_belongs_to_another_process_is_not_believed(home: Path) -> None:
-    """A stale pid file with the number of a live stranger does not stop the next start."""
+def test_a_pid_that_now_belongs_to_another_process_is_ignored(home: Path) -> None:
+    """A stale pid file with the number of another live process does not stop the next start."""
     with EmbeddedServer(home, SMALL) as server:
         make_row(server.dsn)
         lines = (home / "data" / "postmaster.pid").read_text().splitlines()
@@ -215,7 +215,7 @@ def test_data_of_another_version_is_refused(home: Path) -> None:
     assert refusal.value.code == "embedded_version_mismatch"
 
 
-def test_a_setting_that_postgres_refuses_is_reported_with_its_words(home: Path) -> None:
+def test_a_setting_that_postgres_refuses_is_reported_with_its_message(home: Path) -> None:
     """A server that ends at once is an error with the end of its log, not a wait."""
     with pytest.raises(Unavailable, match="max_connections") as refusal:
         EmbeddedServer(home, {"max_connections": "many"}).start()
@@ -229,8 +229,8 @@ def test_settings_that_would_open_the_server_are_refused(home: Path, name: str) 
         EmbeddedServer(home, {name: "x"})
 
 
-def test_a_home_that_everybody_may_write_is_refused(home: Path) -> None:
-    """Whoever could swap our files would own the server."""
+def test_a_home_that_all_users_may_write_is_refused(home: Path) -> None:
+    """A user who could replace our files would control the server."""
     home.mkdir()
     home.chmod(0o777)
     with pytest.raises(Rejected) as refusal:
@@ -239,7 +239,7 @@ def test_a_home_that_everybody_may_write_is_refused(home: Path) -> None:
 
 
 def test_a_named_folder_without_programs_is_an_error(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """Whoever names a folder gets that folder or an error, never another installation."""
+    """The named folder is used or refused; no other installation is taken instead."""
     monkeypatch.setenv(binaries.ENVIRONMENT_VARIABLE, "/nonexistent")
     with pytest.raises(Unavailable, match="/nonexistent") as refusal:
         EmbeddedServer(home).start()
@@ -247,7 +247,7 @@ def test_a_named_folder_without_programs_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 def test_an_address_before_the_start_is_an_error(home: Path) -> None:
-    """There is no address to guess: the port is known when the server runs."""
+    """The port is known when the server runs."""
     with pytest.raises(Unavailable) as refusal:
         _ = EmbeddedServer(home).dsn
     assert refusal.value.code == "embedded_not_started"
@@ -256,10 +256,10 @@ def test_an_address_before_the_start_is_an_error(home: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_an_ordinary_user_needs_nothing_else(home: Path) -> None:
     """The whole life of a server, as a user without any privilege."""
-    prefix = as_somebody_else()
+    prefix = as_another_user()
     home.mkdir(mode=0o700)
     os.chown(home.parent, 0, 0)
-    if prefix == as_nobody():
+    if prefix == as_unprivileged():
         os.chown(home, NOBODY, NOBODY)
         home.parent.chmod(0o755)
     client = Client(home, "scenario", prefix=prefix, environment={"HOME": "/nonexistent"})
@@ -290,11 +290,11 @@ def read_row(dsn: str) -> object:
         return connection.execute("SELECT answer FROM kept").fetchone()
 
 
-def as_somebody_else() -> tuple[str, ...]:
+def as_another_user() -> tuple[str, ...]:
     """Return how to become ``nobody``; in name only, where our interpreter lies in a closed folder."""
-    attempt = [*as_nobody(), sys.executable, "-c", "import psycopg, tickwright"]
+    attempt = [*as_unprivileged(), sys.executable, "-c", "import psycopg, tickwright"]
     if subprocess.run(attempt, check=False, capture_output=True, cwd="/").returncode == 0:
-        return as_nobody()
+        return as_unprivileged()
     in_name = ("unshare", f"--map-user={NOBODY}", f"--map-group={NOBODY}")
     if subprocess.run([*in_name, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("our interpreter lies in a closed folder, and there are no user namespaces")

@@ -114,7 +114,7 @@ def test_a_server_that_an_earlier_release_runs_as_root_is_replaced(home: Path) -
 
 
 def test_the_wheels_programs_are_copied_out_of_a_closed_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installation below ``/root`` works: the copy is root's, made once, and readable by everybody."""
+    """An installation below ``/root`` works: the copy is root's, made once, and readable by all users."""
     home.parent.chmod(0o755)
     copies = home.parent / "copies"
     monkeypatch.setattr(binaries, "COPIES", copies)
@@ -130,7 +130,7 @@ def test_the_wheels_programs_are_copied_out_of_a_closed_folder(home: Path, monke
 
 
 def test_a_copy_where_others_may_write_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root runs programs of that folder, so nobody else may put one there."""
+    """Root runs programs of that folder, so no other user may write there."""
     home.parent.chmod(0o755)
     copies = home.parent / "copies"
     copies.mkdir()
@@ -150,8 +150,8 @@ def test_a_container_without_sys_admin_needs_nothing_else(home: Path) -> None:
     assert client.leave() == "stopped True"
 
 
-def test_root_that_may_not_become_another_user_is_told_so(home: Path) -> None:
-    """A server as root is never the way out."""
+def test_root_that_may_not_become_another_user_gets_an_error(home: Path) -> None:
+    """The server never runs as root instead."""
     home.mkdir()
     code = (
         "import sys, pathlib; from tickwright.embedded import EmbeddedServer\n"
@@ -164,7 +164,7 @@ def test_root_that_may_not_become_another_user_is_told_so(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-def test_a_hard_link_in_a_users_home_gives_nothing_away(home: Path) -> None:
+def test_a_hard_link_in_a_users_home_is_refused_and_keeps_its_owner(home: Path) -> None:
     """A user who links root's file into the home does not become its owner when root starts the server."""
     home.mkdir(mode=0o700)
     os.chown(home, 65534, 65534)
@@ -177,7 +177,7 @@ def test_a_hard_link_in_a_users_home_gives_nothing_away(home: Path) -> None:
     assert secret.stat().st_uid == 0
 
 
-def test_an_account_of_its_own_comes_before_nobody(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_an_account_for_the_product_is_preferred(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     """The account ``tickwright`` is used where there is one, and never one with root's numbers."""
     home.mkdir()
     assert account.account_for(home).uid == 65534

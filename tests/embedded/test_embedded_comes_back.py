@@ -1,4 +1,4 @@
-"""A process on the embedded PostgreSQL brings the server back when something kills it."""
+"""A process on the embedded PostgreSQL starts the server again when something kills it."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tickwright.process.settings import load_settings
 
 
 async def test_a_killed_embedded_server_comes_back_by_itself(tmp_path: Path) -> None:
-    """Nobody has to act: what was committed is there again within seconds."""
+    """Without any action, what was committed is there again within seconds."""
     settings = load_settings(home=str(tmp_path / "home"))
     async with open_database(settings) as database:
         connection = await asyncpg.connect(database.url)

@@ -1,4 +1,4 @@
-"""One life for every service: started, waited for, stopped in any order and any number of times."""
+"""The life cycle of every service: started, waited for, stopped in any order and any number of times."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -80,19 +80,19 @@ MAKERS: dict[str, Callable[[RelayWorld], Service]] = {
 
 @pytest.fixture(params=MAKERS)
 def make(request: pytest.FixtureRequest) -> Callable[[RelayWorld], Service]:
-    """Each kind of service in turn."""
+    """Each kind of service, one after the other."""
     return MAKERS[request.param]
 
 
 def ticked(service: Service) -> bool:
-    """Whether its loop has come round."""
+    """Whether its loop has completed a round."""
     return service.last_tick_age_s() is not None
 
 
-async def test_it_starts_ticks_and_stops_again_and_again(
+async def test_a_service_starts_ticks_and_stops_repeatedly(
     world: RelayWorld, make: Callable[[RelayWorld], Service]
 ) -> None:
-    """Several lives one after the other on one database: each begins at once, because the one before has left."""
+    """Several lives one after the other on one database: each begins at once, because the one before has ended."""
     for _ in range(ROUNDS):
         service = make(world)
         assert service.last_tick_age_s() is None
@@ -107,7 +107,7 @@ async def test_it_starts_ticks_and_stops_again_and_again(
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name != "jobs"])  # the job worker waits for its claimer
 async def test_a_stop_before_the_start_is_harmless(world: RelayWorld, name: str) -> None:
-    """Whoever was stopped before ``run`` returns from it at once."""
+    """A service that was stopped before ``run`` returns from it at once."""
     service = MAKERS[name](world)
     async with asyncio.timeout(30):
         await service.quiesce()
@@ -120,10 +120,10 @@ async def test_many_stops_at_once_while_it_starts_are_harmless(
     world: RelayWorld, make: Callable[[RelayWorld], Service]
 ) -> None:
     """Stops race with the start at every point that it can reach; ``run`` always ends."""
-    for turns in range(12):
+    for steps in range(12):
         service = make(world)
         task = asyncio.create_task(service.run())
-        for _ in range(turns):
+        for _ in range(steps):
             await asyncio.sleep(0)
         async with asyncio.timeout(30):
             await asyncio.gather(service.stop(), service.quiesce(), service.stop())
@@ -131,7 +131,7 @@ async def test_many_stops_at_once_while_it_starts_are_harmless(
 
 
 async def test_a_cancelled_run_leaves_nothing_behind(world: RelayWorld, make: Callable[[RelayWorld], Service]) -> None:
-    """What the supervisor does to a deaf service: afterwards another one can begin."""
+    """As the supervisor does to a service that does not stop: afterwards another one can begin."""
     service = make(world)
     task = asyncio.create_task(service.run())
     await eventually_async(lambda: ticked(service), 10)
@@ -146,7 +146,7 @@ async def test_a_cancelled_run_leaves_nothing_behind(world: RelayWorld, make: Ca
 
 
 async def test_all_of_them_live_under_one_supervisor(world: RelayWorld) -> None:
-    """Every service at once becomes ready, and one request ends them all in time."""
+    """All services become ready, and one request ends them all in time."""
     supervisor = Supervisor([make(world) for make in MAKERS.values()])
     task = asyncio.create_task(supervisor.run())
     async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""Upkeep: tables ahead, old data away in bounded batches, stuck jobs back, never in the way of traffic."""
+"""Upkeep: partitions ahead of time, old data deleted in bounded batches, stuck jobs released, no traffic blocked."""
 
 import asyncpg
 import pytest
@@ -30,17 +30,17 @@ def upkeep() -> RetentionRounds:
     return RetentionRounds([JobRetention(), engine_retention(), operations_retention()])
 
 
-async def test_tables_are_there_before_their_day(pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds) -> None:
-    """Today and three days more, and a second round changes nothing."""
+async def test_partitions_exist_before_their_day(pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds) -> None:
+    """Today's and those of three days more; a second round changes nothing."""
     await upkeep.round(lease)
     await upkeep.round(lease)
     assert await pool.fetchval(DAYS) == 4
 
 
-async def test_an_old_day_goes_and_one_that_is_read_goes_later(
+async def test_an_old_partition_is_dropped_once_no_reader_has_it(
     pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds, database_url: str
 ) -> None:
-    """Retention drops whole days; a reader is never blocked by it, nor does it queue others behind a lock."""
+    """Retention drops whole days; it blocks no reader, nor does it queue others behind a lock."""
     await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
     reader = await asyncpg.connect(database_url)
     transaction = reader.transaction()
@@ -54,10 +54,10 @@ async def test_an_old_day_goes_and_one_that_is_read_goes_later(
     await reader.close()
 
 
-async def test_old_dead_letters_keys_workers_and_alerts_go_in_batches_and_new_ones_stay(
+async def test_old_rows_are_deleted_in_batches_and_new_ones_stay(
     pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than one batch of each; what is young, or belongs to a live job, is kept."""
+    """Dead letters, keys, workers and alerts, more than one batch of each; young rows and those of live jobs stay."""
     monkeypatch.setattr(module, "BATCH", 10)
     await pool.execute(
         """
@@ -102,7 +102,7 @@ async def test_old_dead_letters_keys_workers_and_alerts_go_in_batches_and_new_on
     assert await pool.fetchval("SELECT count(*) FROM tickwright.job_keys WHERE key = 'live'") == 1
 
 
-async def test_an_old_dead_letter_that_is_locked_ends_no_round(
+async def test_a_locked_dead_letter_does_not_end_the_round(
     pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds, database_url: str
 ) -> None:
     """The others are deleted, and this one in a later round."""
@@ -121,10 +121,10 @@ async def test_an_old_dead_letter_that_is_locked_ends_no_round(
     await other.close()
 
 
-async def test_a_job_that_a_foreign_worker_left_behind_comes_back(
+async def test_a_job_that_another_program_left_in_processing_is_released(
     pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds
 ) -> None:
-    """Five minutes in processing without an owner: pending again, the attempt counted; failed at the last one."""
+    """Five minutes in processing without an owner: pending again, the attempt counted; failed after the last one."""
     await pool.execute(
         "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
         "VALUES (5, 'alive', '{worker}', '0', now() + interval '1 hour')"
@@ -163,15 +163,15 @@ async def test_a_job_that_a_foreign_worker_left_behind_comes_back(
 async def test_upkeep_without_the_lease_changes_nothing(
     pool: asyncpg.Pool, lease: Lease, upkeep: RetentionRounds
 ) -> None:
-    """An overtaken scheduler neither drops nor deletes."""
+    """A scheduler that lost the lease neither drops nor deletes."""
     await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
     await Leases(pool, owner="operator").break_lease("upkeep")
     await upkeep.round(lease)
     assert await pool.fetchval(OLD)
 
 
-async def test_the_setting_says_how_long_a_stuck_job_may_stand(pool: asyncpg.Pool, lease: Lease) -> None:
-    """``TICKWRIGHT_STUCK_AFTER``: whoever works rows by hand for an hour keeps them so long."""
+async def test_the_setting_says_how_long_a_job_may_be_stuck(pool: asyncpg.Pool, lease: Lease) -> None:
+    """``TICKWRIGHT_STUCK_AFTER``: a program that works rows by hand for an hour keeps them so long."""
     job_id = await pool.fetchval(
         "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'x') RETURNING id"
     )

@@ -1,1 +1,1 @@
-"""What the tests share: real servers, a proxy that breaks connections, bounded waiting, fixtures."""
+"""Shared by the tests: real servers, a proxy that breaks connections, bounded waiting, fixtures."""

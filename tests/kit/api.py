@@ -1,4 +1,4 @@
-"""The API as its users see it: a real server on a free port, a client with a key of each role."""
+"""A running API for tests: a real server on a free port, and a client with a key of each role."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ class Client:
 
 @dataclass(frozen=True)
 class RunningApi:
-    """One API process's worth of server.
+    """The server of one API process.
 
     Attributes:
         admin: Sends with an admin's key; also ``operator`` and ``viewer``.
@@ -129,7 +129,7 @@ def allow_all(_: str) -> None:
 
 
 def made(folder: Path) -> Path:
-    """Return ``folder``, which is there now."""
+    """Make a folder and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -162,10 +162,10 @@ async def running_api(
     looks: Mapping[str, Any] | None = None,
     listener: ListenerLimits | None = None,
 ) -> AsyncIterator[RunningApi]:
-    """Run an API with a task type ``noop`` on the database ``url``; ``keeping`` is where reports go, a folder.
+    """Run an API with a task type ``noop`` on the database ``url``; ``keeping`` is where reports are kept, a folder.
 
-    Campaigns have the sources of ``audiences``, none by default; ``page`` stands beside the API as in a process;
-    ``looks`` are arguments of the overview, ``listener`` the bounds of connections.
+    Campaigns have the sources of ``audiences``, none by default; ``page`` serves the dashboard beside the API, as in a
+    process; ``looks`` are arguments of the overview, ``listener`` the bounds of connections.
     """
     if keeping is None:
         with in_a_folder() as place:
@@ -220,7 +220,7 @@ async def running_api(
         await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
         keys = {role: (await operations.keys.create(role.name.lower(), role, caller=ADMIN)).key for role in Role}
         async with aiohttp.ClientSession() as session:
-            nobody = Client(session, f"http://127.0.0.1:{port}", None)
+            keyless = Client(session, f"http://127.0.0.1:{port}", None)
             yield RunningApi(
                 app,
                 port,
@@ -229,10 +229,10 @@ async def running_api(
                 operations,
                 polling,
                 overview,
-                nobody.with_key(keys[Role.ADMIN]),
-                nobody.with_key(keys[Role.OPERATOR]),
-                nobody.with_key(keys[Role.VIEWER]),
-                nobody,
+                keyless.with_key(keys[Role.ADMIN]),
+                keyless.with_key(keys[Role.OPERATOR]),
+                keyless.with_key(keys[Role.VIEWER]),
+                keyless,
                 server,
             )
     finally:

@@ -1,4 +1,4 @@
-"""The API as a process of its own, to be killed, paused and drained."""
+"""The API as a separate process, to be killed, paused and drained."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from kit.waiting import eventually_async
 
 @asynccontextmanager
 async def api_process(url: str, folder: Path, port: int | None = None) -> AsyncIterator[tuple[str, Child]]:
-    """Give the address of an API that answers, and its process."""
+    """Yield the address of an API that answers, and its process."""
     address = f"127.0.0.1:{port or free_port()}"
     env = environment(DATABASE_URL=url, API_BIND=address, METRICS_BIND=f"127.0.0.1:{free_port()}")
     child = spawn([sys.executable, "-m", "tickwright", "run", "api"], folder / f"api-{address}.log", env)

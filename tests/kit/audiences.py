@@ -1,4 +1,4 @@
-"""Audiences for tests: the same members in every kind of place, and an expression that is only a class."""
+"""Audiences for tests: the same members in every kind of source, and an expression that is only a class."""
 
 import contextlib
 import sqlite3
@@ -28,10 +28,10 @@ KEY = "clients.key"
 
 
 class OlderThan:
-    """The expression ``client.age > years``; a client of 13 cannot be judged.
+    """The expression ``client.age > years``; a client of age 13 cannot be judged.
 
     Args:
-        translated: It has SQL.
+        translated: Whether it has SQL.
     """
 
     fields: Sequence[str] = ("age",)
@@ -56,18 +56,18 @@ class OlderThan:
 
 
 class Read(NamedTuple):
-    """What came of one range."""
+    """The result of reading one range."""
 
     actions: list[Action]
     result: ChunkResult
 
 
 class AudienceWorld:
-    """One kind of place with the table or file ``members``.
+    """One kind of source with the table or file ``members``.
 
     Args:
-        kind: Of ``KINDS``.
-        url: Of an empty database, for PostgreSQL.
+        kind: One of ``KINDS``.
+        url: URL of an empty database, for PostgreSQL.
     """
 
     def __init__(self, kind: str, folder: Path, url: str, objects: ObjectStore) -> None:
@@ -83,17 +83,17 @@ class AudienceWorld:
 
     @property
     def place(self) -> dict[str, Any]:
-        """How an audience names it."""
+        """Its address in an audience's settings."""
         if self.kind in DATABASES:
             return {"source": self.kind, "table": "members"}
         return {"file": f"audiences/members.{self.kind}"}
 
-    def terms(self, **words: Any) -> AudienceSettings:
-        """Return an audience of it."""
-        return read_audience({**self.place, "key": "id", **words})
+    def terms(self, **more: Any) -> AudienceSettings:
+        """Return the settings of an audience in it."""
+        return read_audience({**self.place, "key": "id", **more})
 
     async def fill(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
-        """Make the members, with types in PostgreSQL's words, once."""
+        """Make the members, once; ``columns`` have PostgreSQL's types."""
         described = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
         self.run(f"CREATE TABLE members ({described})")
         self.add(rows)
@@ -104,7 +104,7 @@ class AudienceWorld:
             await self.objects.put_file(f"audiences/{path.name}", path)
 
     def run(self, statement: str) -> None:
-        """Say something to the database, as its owner."""
+        """Run a statement on the database, as its owner."""
         if self.kind == "postgresql":
             with psycopg.connect(self.url) as connection:
                 connection.execute(statement.encode())
@@ -154,11 +154,11 @@ class AudienceWorld:
         return Read(actions, reading.result)
 
     async def everything(self, terms: AudienceSettings, rows: int, judge: Judge | None = None) -> list[Read]:
-        """Cut, and read every range."""
+        """Plan the ranges, and read each of them."""
         return [await self.read(terms, chunk.value, judge) for chunk in await self.cut(terms, rows)]
 
     async def count(self, terms: AudienceSettings, judge: Judge | None = None, limit: int = 10) -> AudienceCount:
-        """Dry run."""
+        """Count without an execution."""
         async with self.audiences.open(terms) as audience:
             return await audience.count(judge, NOW, limit=limit)
 
@@ -170,7 +170,7 @@ class AudienceWorld:
 
 @contextlib.asynccontextmanager
 async def audience_world(kind: str, folder: Path, url: str) -> AsyncIterator[AudienceWorld]:
-    """Give such a place with its objects in a folder."""
+    """Yield such a source with its objects in a folder."""
     objects = open_store((folder / "objects").as_uri(), {})
     world = AudienceWorld(kind, folder, url, objects)
     try:

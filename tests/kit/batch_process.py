@@ -1,6 +1,6 @@
-"""A consumer, a producer or a checker of batches in a process of its own, to be killed or stopped; SIGTERM ends it.
+"""A consumer, a producer or a checker of batches as a separate process, to be killed or stopped; SIGTERM ends it.
 
-``BATCH_ROLE`` says which; ``BATCH_KILL_AT`` and ``BATCH_STOP_AT`` name the probe where it kills or stops itself,
+``BATCH_ROLE`` is its role; ``BATCH_KILL_AT`` and ``BATCH_STOP_AT`` name the probe where it kills or stops itself,
 ``BATCH_TIMES`` at which visit.
 """
 
@@ -31,7 +31,7 @@ class Witness:
         self._stop_at, self._left = os.environ.get("BATCH_STOP_AT"), times
 
     async def reached(self, name: str, /, **_facts: object) -> None:
-        """Do it here, if this is the place."""
+        """Kill or stop the process if this is the point."""
         os.write(1, f"reached {name}\n".encode())
         await self._kill.reached(name)
         if name == self._stop_at:

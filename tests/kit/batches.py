@@ -42,7 +42,7 @@ VALUES ($1, 'program', $2, CASE WHEN $15::timestamptz IS NULL THEN 'IDLE' ELSE '
 
 @dataclass
 class Numbers:
-    """Work on the numbers from 0 on: chunks of them, one action each, and a log of what was done.
+    """Work on the numbers from 0 on: chunks of them, one action each, and a log of the chunks.
 
     Attributes:
         before: Called with each chunk before it is completed; may raise or wait.
@@ -54,13 +54,13 @@ class Numbers:
     log: list[tuple[int, int]] = field(default_factory=list)
 
     async def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
-        """Cut them."""
+        """Plan the chunks."""
         for begin in range(0, self.members, self.chunk_rows):
             end = min(begin + self.chunk_rows, self.members)
             yield PlannedChunk({"from": begin, "to": end}, end - begin)
 
     async def work(self, chunk: OpenChunk) -> None:
-        """Select every second one."""
+        """Select every second number."""
         self.log.append((chunk.run.execution_id, chunk.number))
         if self.before is not None:
             await self.before(chunk)
@@ -71,13 +71,13 @@ class Numbers:
 
 
 class OneWork(ProcessWorks):
-    """Every batch of this process is the same work."""
+    """The same work for every batch of this process."""
 
     def __init__(self, work: Any, names: Sequence[str]) -> None:
         self._work, self._served = work, [f"program:{name}" for name in names]
 
     def served(self) -> Sequence[str]:
-        """Return what this process can do."""
+        """Return the names of the batches that this process works."""
         return self._served
 
     def of(self, run: Run) -> Any:
@@ -93,7 +93,7 @@ class Process(RoleProcess):
     consumer: BatchConsumer
 
     async def vanish(self) -> None:
-        """Be gone at once, with nothing given back: as ``kill -9`` looks from outside."""
+        """End at once and release nothing, as after ``kill -9``."""
         for held in [*self.consumer._held.values()]:
             held.lose()
         for task in self.tasks:
@@ -123,18 +123,18 @@ class BatchWorld:
         grace: timedelta = timedelta(minutes=1),
         next_slot_at: datetime | None = None,
     ) -> int:
-        """Store a batch of a program; scheduled where it has a next slot."""
+        """Store a batch of a program; scheduled if it has a next slot."""
         unit, kind = every or (None, None)
         type_ = "AUTOMATIC" if next_slot_at else "MANUAL"
-        said = {"action": {"target": TARGET, "release": "finished"}, **(definition or {})}
+        whole = {"action": {"target": TARGET, "release": "finished"}, **(definition or {})}
         batch_id: int = await self.pool.fetchval(
             _PUT, name, type_, first_at, zone, every is not None, unit, kind, cron, overlap, misfire, misfire_max,
-            grace, json.dumps(said), next_slot_at, next_slot_at,
+            grace, json.dumps(whole), next_slot_at, next_slot_at,
         )  # fmt: skip
         return batch_id
 
     async def start(self, batch_id: int) -> int:
-        """Make an execution now, as an operator's start does."""
+        """Create an execution now, as an operator's start does."""
         sql = "INSERT INTO tickwright.executions (batch_id, slot_at) VALUES ($1, clock_timestamp()) RETURNING id"
         execution_id: int = await self.pool.fetchval(sql, batch_id)
         return execution_id
@@ -144,7 +144,7 @@ class BatchWorld:
         return await self.pool.fetchrow("SELECT * FROM tickwright.executions WHERE id = $1", execution_id)
 
     async def over(self, execution_id: int, within_s: float = 30) -> Any:
-        """Wait until it has ended; its row."""
+        """Wait until it has ended; return its row."""
 
         async def ended() -> bool:
             return (await self.execution(execution_id))["status"] in OVER
@@ -195,7 +195,7 @@ class BatchWorld:
         return await self._round((producer or Producer()).round, "campaign-producer", owner)
 
     async def check(self, checker: Checker | None = None, *, owner: str = "checker") -> float:
-        """Make one round of a checker that holds the lease, of its own if need be."""
+        """Make one round of a checker that holds the lease, a separate one by default."""
         return await self._round((checker or Checker()).round, f"campaign-{owner}", owner)
 
     async def _round(self, round_: Any, name: str, owner: str) -> float:
@@ -218,23 +218,23 @@ async def batch_world(url: str) -> AsyncIterator[BatchWorld]:
         yield BatchWorld(pool, url, await stack.enter_async_context(AsyncExitStack()))
 
 
-# What tests of faults share: batches worked by processes that are killed or stopped, and what has to hold then.
+# Shared by tests of faults: batches worked by processes that are killed or stopped, and the conditions afterwards.
 
 PROCESS = Path(__file__).with_name("batch_process.py")
 MEMBERS = 60
 SELECTED = {str(number) for number in range(0, MEMBERS, 2)}
 AGAIN_S = 50
-"""A lease of two seconds, the next look, and a machine that has other things to do."""
+"""Enough for a lease of two seconds, the next round, and a busy machine."""
 
 
-def start(world: BatchWorld, role: str, log: Path, **words: str) -> Child:
-    """Start a role as a process of its own; kill it with ``kill_group``."""
-    environment = {"BATCH_DATABASE": world.url, "BATCH_ROLE": role, **words}
+def start(world: BatchWorld, role: str, log: Path, **more: str) -> Child:
+    """Start a role as a separate process; kill it with ``kill_group``."""
+    environment = {"BATCH_DATABASE": world.url, "BATCH_ROLE": role, **more}
     return spawn([sys.executable, str(PROCESS)], log, {**os.environ, **environment})
 
 
 async def is_right(world: BatchWorld, execution_id: int) -> None:
-    """C2: finished, every selected member has one action, and nobody else has one."""
+    """C2: finished, and exactly the selected members have an action, one each."""
     row = await world.execution(execution_id)
     assert row["status"] == "FINISHED", (row["status"], row["error_code"], row["error_message"])
     assert set(await world.actions(execution_id)) == SELECTED
@@ -248,7 +248,7 @@ async def redone(world: BatchWorld) -> int:
 
 
 async def sent_once(world: BatchWorld, execution_id: int) -> None:
-    """C2: one message per selected member has left, and none twice."""
+    """C2: one message per selected member was sent, and none twice."""
     sent = [one for one in await world.sent() if one["destination"] == TARGET]
     keys = [one["key"] for one in sent]
     assert sorted(keys) == sorted(f"{execution_id}:{number}" for number in SELECTED)

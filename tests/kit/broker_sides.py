@@ -1,4 +1,4 @@
-"""The other side of each broker, with one set of switches, so that one suite can ask all of them."""
+"""The counterpart of each broker, with one set of switches, so that one suite covers all of them."""
 
 import asyncio
 import json
@@ -31,15 +31,15 @@ class Side(Protocol):
     destination: str
 
     async def refuse(self) -> None:
-        """Say no to everything from now on."""
+        """Refuse every later message."""
         ...
 
     async def be_silent(self) -> None:
-        """Hear everything and answer nothing from now on."""
+        """Read every later message and answer none."""
         ...
 
     async def die(self) -> None:
-        """Answer no connection any more and reset those that are open."""
+        """Accept no more connections and reset the open ones."""
         ...
 
     async def recover(self) -> None:
@@ -47,7 +47,7 @@ class Side(Protocol):
         ...
 
     async def taken(self) -> list[Received]:
-        """Return the messages that this side has accepted, by its own account."""
+        """Return the messages that this side has accepted, by its own records."""
         ...
 
 
@@ -114,7 +114,7 @@ class RabbitSide:
         self.destination = f"amqp:{self._name}/go"
 
     async def declare(self) -> None:
-        """Make the exchange, the queue and the binding."""
+        """Create the exchange, the queue and the binding."""
         async with await aio_pika.connect(self._url) as connection, connection.channel() as channel:
             exchange = await channel.declare_exchange(self._name)
             queue = await channel.declare_queue(self._name)
@@ -190,7 +190,7 @@ class KafkaSide:
         self.destination = f"kafka:{self.topic}"
 
     async def make(self) -> None:
-        """Make the topic."""
+        """Create the topic."""
         made = self._admin.create_topics([NewTopic(self.topic, 2, 1)])
         await asyncio.to_thread(made[self.topic].result, 10)
 
@@ -198,7 +198,7 @@ class KafkaSide:
             found = await asyncio.to_thread(self._admin.list_topics, timeout=5)
             return self.topic in found.topics and found.topics[self.topic].error is None
 
-        await eventually_async(known, what="the broker has heard of the topic")
+        await eventually_async(known, what="the broker knows the topic")
 
     async def remove(self) -> None:
         """Remove it."""
@@ -234,7 +234,7 @@ class KafkaSide:
         ]
 
     async def _refuses(self) -> bool:
-        """A broker hears of a new setting a moment after it was made."""
+        """A broker applies a new setting a moment after it is made."""
         return await self.broker.publish(Message("probe", self.destination, b"{}")) != Accepted()
 
     async def _take_at_most(self, size_bytes: str) -> None:
@@ -269,7 +269,7 @@ async def _rabbitmq(stack: AsyncExitStack, request: pytest.FixtureRequest) -> Si
 async def _kafka(stack: AsyncExitStack, request: pytest.FixtureRequest) -> Side:
     server = request.getfixturevalue("kafka_server")
     proxy = TcpProxy("127.0.0.1", server.direct_port)
-    proxy.port = server.proxy_port  # the address that the broker names itself
+    proxy.port = server.proxy_port  # the address that the broker advertises
     await stack.enter_async_context(proxy)
     side = KafkaSide(server.url, server.proxied_url, proxy)
     await side.make()

@@ -1,4 +1,4 @@
-"""Campaigns as their users see them: an API whose one source is the test's own database, with five clients in it."""
+"""Campaigns for tests: an API whose one source is the test's own database, with five clients in it."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -31,7 +31,7 @@ LOAN: Mapping[str, Any] = {
     "expression": 'client.age > 25 && client.income > 3000 && client.country == "UK"',
     "action": {"target": "pg:applications"},
 }
-"""Selects the client 1; of the client 4 a field is missing."""
+"""Selects client 1; client 4 has a missing field."""
 SIX_HOURS: Mapping[str, Any] = {
     **LOAN,
     "type": "AUTOMATIC",
@@ -52,47 +52,47 @@ def refuse_metadata(target: str) -> None:
 
 @dataclass(frozen=True)
 class CampaignApi:
-    """An API with campaigns; nobody produces or executes unless the test does."""
+    """An API with campaigns; no producer or consumer runs unless the test starts it."""
 
     api: RunningApi
 
     async def create(self, name: str, words: Mapping[str, Any] = LOAN, **more: Any) -> Any:
-        """Make one and return it."""
+        """Create a campaign and return it."""
         answer = await self.api.admin.post("/v1/campaigns", {"name": name, **words, **more})
         assert answer.status == 201, answer.body
         return answer.json
 
     async def put(self, name: str, words: Mapping[str, Any]) -> Any:
-        """Set one and return the answer."""
+        """Set a campaign and return the answer."""
         answer = await self.api.admin.send("PUT", f"/v1/campaigns/{name}", dict(words))
         assert answer.status in {200, 201}, answer.body
         return answer.json
 
     async def refused(self, words: Mapping[str, Any]) -> Any:
-        """Return the problem of a definition that is refused, in which nothing was written."""
+        """Return the problem of a refused definition; nothing may have been written."""
         answer = await self.api.admin.post("/v1/campaigns", {"name": "refused", **words})
         assert answer.status == 422, answer.body
         (await self.api.viewer.get("/v1/campaigns/refused")).says(404, "campaign_not_found")
         return answer.json
 
     async def get(self, path: str) -> Any:
-        """Return what a viewer sees below ``/v1``."""
+        """Return a viewer's answer of a path below ``/v1``."""
         answer = await self.api.viewer.get(f"/v1{path}")
         assert answer.status == 200, answer.body
         return answer.json
 
     async def act(self, path: str) -> Any:
-        """Let an operator act, and return the answer."""
+        """Send an operator's action, and return the answer."""
         answer = await self.post(path)
         assert answer.status == 200, answer.body
         return answer.json
 
     async def post(self, path: str, body: Any = None) -> Answer:
-        """Send what an operator sends below ``/v1``."""
+        """Send an operator's request below ``/v1``."""
         return await self.api.operator.post(f"/v1{path}", body)
 
     async def slot(self, name: str, slot_at: datetime, status: str = "NEW", **columns: Any) -> int:
-        """Write the execution of an occurrence, as a producer does; other columns as they are given."""
+        """Write the execution of an occurrence, as a producer does; other columns as given."""
         names = "".join(f", {column}" for column in columns)
         places = "".join(f", ${place}" for place in range(4, 4 + len(columns)))
         sql = (
@@ -127,7 +127,7 @@ class CampaignApi:
         return await self.api.pool.fetchrow("SELECT * FROM tickwright.executions WHERE id = $1", execution_id)
 
     async def trail(self) -> list[tuple[str, str, str]]:
-        """Who did what to which campaign or execution, oldest first."""
+        """Return actor, action and subject of each change of campaigns and executions, oldest first."""
         sql = (
             "SELECT actor, action, subject FROM tickwright.audit "
             "WHERE subject LIKE 'campaign:%' OR subject LIKE 'execution:%' ORDER BY id"
@@ -137,7 +137,7 @@ class CampaignApi:
 
 @asynccontextmanager
 async def campaign_api(url: str) -> AsyncIterator[CampaignApi]:
-    """Run an API on the database ``url``, which is the source ``crm`` as well."""
+    """Run an API on the database ``url``, which is also the source ``crm``."""
     sources = Sources({"crm": SourceSettings(url=as_reader(url))}, lambda _: None)
     try:
         async with running_api(url, audiences=Audiences(sources, None), allow_target=refuse_metadata) as api:

@@ -1,4 +1,4 @@
-"""Certificates for tests, made by the system's openssl: a good one and each kind of bad one."""
+"""Certificates for tests, made by the system's openssl: valid and invalid ones."""
 
 import shutil
 import ssl
@@ -24,7 +24,7 @@ commonName = supplied
 
 
 class Authority:
-    """A certificate authority of one test's own."""
+    """A certificate authority of one test."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("openssl") is None:
@@ -37,11 +37,11 @@ class Authority:
 
     @property
     def trust(self) -> ssl.SSLContext:
-        """What a client needs to trust this authority and nobody else."""
+        """Return a client's context that trusts this authority only."""
         return ssl.create_default_context(cafile=str(self._folder / "authority.pem"))
 
     def server(self, name: str, *, start: str = "20200101000000Z", end: str = "20991231000000Z") -> ssl.SSLContext:
-        """Return a server's side certified for ``name`` (``IP:127.0.0.1``, ``DNS:example.com``)."""
+        """Return a server's context certified for ``name`` (``IP:127.0.0.1``, ``DNS:example.com``)."""
         request = [
             "req",
             "-new",
@@ -60,7 +60,7 @@ class Authority:
         return self._context("server")
 
     def self_signed_server(self) -> ssl.SSLContext:
-        """Return a server's side that nobody vouches for."""
+        """Return a server's context with a self-signed certificate."""
         self._self_sign("alone", "IP:127.0.0.1", ca=False)
         return self._context("alone")
 
@@ -76,6 +76,6 @@ class Authority:
         context.load_cert_chain(self._folder / f"{file}.pem", self._folder / f"{file}.key")
         return context
 
-    def _run(self, *words: str) -> None:
-        done = subprocess.run(["openssl", *words], check=False, cwd=self._folder, capture_output=True, text=True)
+    def _run(self, *arguments: str) -> None:
+        done = subprocess.run(["openssl", *arguments], check=False, cwd=self._folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The command line as users have it: a process of its own, its exit code, and what it said where."""
+"""The command line as a separate process, with its exit code and its output."""
 
 import json
 import os
@@ -16,7 +16,7 @@ _WITHIN_S = 60
 
 @dataclass(frozen=True)
 class Said:
-    """What a command said."""
+    """The output of a command."""
 
     code: int
     out: str
@@ -34,7 +34,7 @@ class Said:
 
 
 def environment(**given: str) -> dict[str, str]:
-    """Return an environment with the variables given and no other one of ours that would change what happens."""
+    """Return an environment with the given variables, and no other ones of Tickwright that would change the result."""
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -47,15 +47,17 @@ def environment(**given: str) -> dict[str, str]:
     }
 
 
-def tickwright(*words: str, env: Mapping[str, str], stdin: str | None = None, cwd: str = "/") -> Said:
+def tickwright(*arguments: str, env: Mapping[str, str], stdin: str | None = None, cwd: str = "/") -> Said:
     """Run one command to its end."""
     with tempfile.TemporaryDirectory(prefix="tw-cli-") as name:
-        heard, out, err = (Path(name) / one for one in ("in", "out", "err"))
-        heard.write_text(stdin or "", encoding="utf-8")
-        child = Forked(Start(("-m", "tickwright", *words), dict(env), cwd, str(out), str(heard), str(err)))
+        stdin_file, stdout_file, stderr_file = (Path(name) / one for one in ("in", "out", "err"))
+        stdin_file.write_text(stdin or "", encoding="utf-8")
+        child = Forked(
+            Start(("-m", "tickwright", *arguments), dict(env), cwd, str(stdout_file), str(stdin_file), str(stderr_file))
+        )
         try:
             code = child.wait(_WITHIN_S)
         except TimeoutExpired:
             child.kill()
             raise
-        return Said(code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
+        return Said(code, stdout_file.read_text(encoding="utf-8"), stderr_file.read_text(encoding="utf-8"))

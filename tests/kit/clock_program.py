@@ -1,4 +1,4 @@
-"""A program that says when it was called, by the machine's monotonic clock, which no jump reaches."""
+"""A program that records its calls by the machine's monotonic clock, which no jump of the wall clock affects."""
 
 import os
 import time
@@ -12,35 +12,35 @@ app = Tickwright()
 _LOG = os.open(os.environ["CLOCK_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
-def _note(*words: object) -> None:
-    os.write(_LOG, f"{' '.join(map(str, words))} {time.monotonic()}\n".encode())
+def _record(*values: object) -> None:
+    os.write(_LOG, f"{' '.join(map(str, values))} {time.monotonic()}\n".encode())
 
 
 @app.module("NEWS", every="1s")
-async def news(task: EntityTask) -> None:
-    """Say which window it is."""
-    _note("entity", task.window_at.timestamp(), task.drop_dead_at.timestamp())
+async def poll(task: EntityTask) -> None:
+    """Record the window."""
+    _record("entity", task.window_at.timestamp(), task.drop_dead_at.timestamp())
 
 
 @app.listener("numbers")
 async def numbers(_request: ReportRequest) -> AsyncIterator[dict[str, object]]:
-    """Give one row."""
+    """Yield one row."""
     yield {"n": 1}
 
 
 @app.report("numbers", listeners=["numbers"])
 def numbers_report() -> str:
-    """Return the merge."""
+    """Return the merge's SQL."""
     return "SELECT n FROM numbers"
 
 
 async def pieces(_run: BatchRun) -> AsyncIterator[Any]:
-    """Give what each chunk is about."""
+    """Yield the value of each chunk."""
     for number in range(PIECES):
         yield number
 
 
 @app.batch("pieces", plan=pieces, date_time_execution=os.environ["CLOCK_BATCH_AT"])
 async def piece(chunk: BatchChunk) -> None:
-    """Say which one it is."""
-    _note("chunk", chunk.value)
+    """Record the chunk."""
+    _record("chunk", chunk.value)

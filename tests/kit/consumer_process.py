@@ -1,4 +1,4 @@
-"""A consumer process for kill tests: partners by HTTP, as they are configured; until a SIGTERM."""
+"""A consumer process for kill tests: partners are called by HTTP, as configured; until a SIGTERM."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Consumers of polls for tests: trackers with polls that wait, a consumer in this process or in one of its own."""
+"""Consumers of polls for tests: trackers with waiting polls, a consumer in this process or a separate one."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ INTERVAL_MINUTES = 120
 
 @dataclass
 class Trackers:
-    """Trackers of one partner with polls that wait in ``poll_queue``."""
+    """Trackers of one partner with waiting polls in ``poll_queue``."""
 
     partner_no: int
     slot_id: int
@@ -46,22 +46,22 @@ class Trackers:
 
     @property
     def external_ids(self) -> list[str]:
-        """What the courier calls them."""
+        """Return the external ids of the trackers."""
         return [f"T{tracker_id}" for tracker_id in self.ids]
 
 
 def http_of(courier: Courier) -> dict[str, Any]:
-    """Return the configuration of a partner that asks ``courier``."""
+    """Return the configuration of a partner that calls ``courier``."""
     return http_of_url(courier.url)
 
 
 def http_of_url(url: str) -> dict[str, Any]:
-    """Return the configuration of a partner whose courier is there."""
+    """Return the configuration of a partner whose courier is at a URL."""
     return {"url": url, "status": "shipment.status", "at": "shipment.at", "events": "shipment.events"}
 
 
 async def seed(pool: Pool, count: int, *, name: str = "acme", due: str = "now()", **settings: Any) -> Trackers:
-    """Set a partner up, and make ``count`` trackers of it whose polls of the second ``due`` wait."""
+    """Set a partner up, and make ``count`` trackers of it with waiting polls of the second ``due``."""
     await put_partner(pool, name, json.dumps(settings))
     partner_no = await pool.fetchval("SELECT partner_no FROM tickwright.partners WHERE name = $1", name)
     account_no = await pool.fetchval("SELECT tickwright.account_number('shop')")
@@ -75,7 +75,7 @@ async def seed(pool: Pool, count: int, *, name: str = "acme", due: str = "now()"
 
 
 async def deliver(pool: Pool, trackers: Trackers, account_no: int = 1, *, turn_polls: int = 1000) -> None:
-    """Let their polls wait (once more), a thousand to a row."""
+    """Make their polls wait (once more), a thousand to a row."""
     for begin in range(0, len(trackers.ids), turn_polls):
         ids = trackers.ids[begin : begin + turn_polls]
         numbers, names = [account_no] * len(ids), trackers.external_ids[begin : begin + turn_polls]
@@ -105,17 +105,17 @@ _DELIVER = """INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, id
               VALUES ($1, $2, $3, $4, $5, $6)"""
 
 
-# ---------------------------------------------------------------------- what became of them
+# ---------------------------------------------------------------------- results of polls
 
 
 async def done_times(pool: Pool, trackers: Trackers) -> Counter[int]:
-    """Return how often the ledger says that each poll was done."""
+    """Return how often the ledger has each poll as done."""
     sql = "SELECT unnest(ids) AS id FROM tickwright.poll_done WHERE due_at = $1 AND partner_no = $2"
     return Counter(row["id"] for row in await pool.fetch(sql, trackers.due_at, trackers.partner_no))
 
 
 async def events(pool: Pool) -> list[Mapping[str, Any]]:
-    """Return what was put into the outbox for the topic of poll events."""
+    """Return the messages in the outbox for the topic of poll events."""
     rows = await pool.fetch("SELECT payload FROM tickwright.outbox WHERE destination = $1 ORDER BY id", EVENTS_TO)
     return [json.loads(row["payload"]) for row in rows]
 
@@ -126,7 +126,7 @@ async def all_done(pool: Pool, trackers: Trackers) -> bool:
 
 
 async def queue_empty(pool: Pool) -> bool:
-    """Whether no poll waits or is owned by anybody."""
+    """Whether no poll waits or is owned."""
     return bool(await pool.fetchval("SELECT NOT EXISTS (SELECT FROM tickwright.poll_queue)"))
 
 
@@ -150,11 +150,11 @@ class Consumer:
     consumer: PollConsumer
     heart: "asyncio.Task[None]"
     life: "asyncio.Task[None]"
-    """Of the consumer."""
+    """The task that runs the consumer."""
 
 
 def http_couriers(made: list[HttpCourier]) -> Any:
-    """Return who asks partners that are configuration only; ``made`` collects them, to be closed."""
+    """Return a factory of couriers for partners without a function; ``made`` collects them, to be closed."""
     found: dict[str, HttpCourier] = {}
 
     def of(name: str, settings: PartnerSettings) -> HttpCourier | None:
@@ -179,7 +179,7 @@ async def running_consumer(
     probe: Probe = NO_PROBE,
     source_of: Callable[[Pool, WorkerSession], PollSource] = QueueSource,
 ) -> AsyncIterator[Consumer]:
-    """Run a consumer in this process; partners without a function are asked by HTTP. Stop it in two steps."""
+    """Run a consumer in this process; partners without a function are called by HTTP. Stop it in two steps."""
     pool = await open_pool(url, max_size=6)
     session = WorkerSession(pool, name="test", roles=["poll-consumer"], version="0", terms=terms)
     session.on_reclaim(reclaim)
@@ -215,7 +215,7 @@ async def running_consumer(
 
 
 class ConsumerProcess:
-    """A consumer in a process of its own, running ``kit/consumer_process.py``."""
+    """A consumer as a separate process, running ``kit/consumer_process.py``."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class ConsumerProcess:
         kafka: tuple[str, str] = ("", ""),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        told = {
+        variables = {
             "CONSUMER_URL": url,
             "CONSUMER_LEASE_S": str(lease_s),
             "CONSUMER_KILL_AT": kill_at,
@@ -237,19 +237,19 @@ class ConsumerProcess:
             "CONSUMER_KAFKA_PREFIX": kafka[1],
         }
         script = Path(__file__).with_name("consumer_process.py")
-        self.process = spawn([sys.executable, str(script)], log, {**told, **(environment or {})})
+        self.process = spawn([sys.executable, str(script)], log, {**variables, **(environment or {})})
 
     def kill9(self) -> None:
-        """Kill it without a word."""
+        """``kill -9`` it."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def pause(self) -> None:
-        """Stop it where it is, like a frozen virtual machine."""
+        """Stop it with SIGSTOP, like a frozen virtual machine."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused one go on."""
+        """Let a stopped one continue."""
         self.process.send_signal(signal.SIGCONT)
 
 

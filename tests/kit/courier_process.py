@@ -1,4 +1,4 @@
-"""A courier as a process of its own, so that nothing that is done to others makes its clock or its log late.
+"""A courier as a separate process, so that its clock and its log are not delayed by the load of a test.
 
 Run as ``python courier_process.py LOG URL_FILE DELAY_SECONDS``; answers until killed.
 """
@@ -16,11 +16,11 @@ async def main(log: str, url_file: str, delay_s: str) -> None:
     """Answer until killed."""
     async with Courier(Path(log)) as courier:
         courier.delay_s = float(delay_s)
-        _tell(courier.url, url_file)
+        _write(courier.url, url_file)
         await asyncio.Event().wait()
 
 
-def _tell(url: str, url_file: str) -> None:
+def _write(url: str, url_file: str) -> None:
     made = Path(url_file + ".new")
     made.write_text(url, encoding="utf-8")
     made.replace(url_file)

@@ -1,4 +1,4 @@
-"""What strikes PostgreSQL under whoever writes: a crash, a disk without room, connections cut at their COMMIT."""
+"""Faults of PostgreSQL during writes: a crash, a disk without room, connections cut at their COMMIT."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,8 @@ from tickwright.store.queries import load
 # ::
 #
 #     unsent    the statement never reaches the server
-#     unheard   it is done and committed, and its answer is lost
-#     late      the client hears that its connection is broken; the statement reaches the server when the test says so
+#     unheard   it is executed and committed, and its answer is lost
+#     late      the client's connection breaks; the statement reaches the server when the test calls ``send_late``
 #
 # A statement inside a transaction is unheard at the commit of that transaction.
 
@@ -35,7 +35,7 @@ _COMMIT = b"Q" + struct.pack("!i", 4 + len(b"COMMIT\x00")) + b"COMMIT\x00"
 
 
 def first_line(room: str, file: str, query: str) -> str:
-    """Return the first line of a query such as ``("engine", "leases.sql", "take_lease")``, which no other query has."""
+    """Return the first line of a query such as ``("engine", "leases.sql", "take_lease")``, unique among all queries."""
     return load(f"tickwright.{room}.sql", file)[query].splitlines()[0]
 
 
@@ -55,7 +55,7 @@ class _Link:
 
 
 class AnswerCuts:
-    """Listens on a loopback port and passes everything on, except for what it is told to cut.
+    """Listens on a loopback port and passes everything on, except for the statements to cut.
 
     Attributes:
         made: Cuts so far.
@@ -84,7 +84,7 @@ class AnswerCuts:
 
     @property
     def url(self) -> str:
-        """The database's, through here."""
+        """The database's URL, through this proxy."""
         assert self._server is not None
         credentials, at, _ = self._url.netloc.rpartition("@")
         port = self._server.sockets[0].getsockname()[1]
@@ -96,7 +96,7 @@ class AnswerCuts:
         self._spared = spared
 
     async def send_late(self) -> None:
-        """Let the server do what was sent late, and commit it; a transaction that it has ended meanwhile is over."""
+        """Send the late statements to the server, and commit them; a transaction that it ended meanwhile is over."""
         late, self._late = self._late, []
         for link, group in late:
             for part in (group, _COMMIT):
@@ -117,7 +117,7 @@ class AnswerCuts:
             await _start(link)
             await asyncio.gather(self._to_server(link), self._to_client(link))
         self._links.discard(link)
-        for _ in (_COMMIT, b""):  # nobody waits for what an ended connection says
+        for _ in (_COMMIT, b""):  # the answer of an ended connection is not awaited
             link.heard.put_nowait(b"")
         link.reset()
 
@@ -178,7 +178,7 @@ class AnswerCuts:
             await link.client[1].drain()
 
     def _is_lost(self, link: _Link, ready: bytes, rows: int) -> bool:
-        """Decide at the end of an answer: lost, once the transaction is over and has brought enough."""
+        """Return whether the answer at its end is lost: the transaction is over and returned enough rows."""
         if ready[5:6] != b"I":
             return False
         link.is_unheard = False
@@ -190,7 +190,7 @@ class AnswerCuts:
 
 
 async def _start(link: _Link) -> None:
-    """Pass on what comes before the protocol's messages have a letter."""
+    """Pass on the messages of the start, which have no type byte."""
     while True:
         head = await link.client[0].readexactly(8)
         length, code = struct.unpack("!ii", head)
@@ -221,17 +221,17 @@ CREATE TRIGGER shutting_down BEFORE UPDATE ON tickwright.audit
 
 
 class Fault(Protocol):
-    """One way to strike the database ``url``."""
+    """One kind of fault of the database ``url``."""
 
     url: str
-    """What who is struck connects to."""
+    """The URL to which the tested process connects."""
 
     def under_writes(self, table: str) -> AbstractAsyncContextManager[Strike]:
-        """Make ready; what is given waits for a write into ``table`` (without its schema), and strikes it."""
+        """Prepare the fault; the yielded function waits for a write into ``table`` (without schema), and causes it."""
 
 
 class Crash:
-    """Holds whoever writes into the table, and lets PostgreSQL crash and recover under the open statement."""
+    """Holds writes into the table, and lets PostgreSQL crash and recover during the open statement."""
 
     def __init__(self, server: PostgresServer, url: str) -> None:
         self.url, self._server = url, server
@@ -244,7 +244,7 @@ class Crash:
         await holder.execute(f"BEGIN; LOCK TABLE {name} IN SHARE MODE")
 
         async def strike() -> None:
-            await eventually_async(lambda: holder.fetchval(_WAITS, name), _SEEN_S, what=f"somebody writes into {name}")
+            await eventually_async(lambda: holder.fetchval(_WAITS, name), _SEEN_S, what=f"a write into {name} waits")
             await asyncio.to_thread(self._server.restart, "immediate")
 
         try:
@@ -254,14 +254,14 @@ class Crash:
 
 
 class NoRoom:
-    """Has no room for any table until three writes were refused: nobody writes but who is struck."""
+    """Leaves no disk space for any table until three writes were refused; only the tested process may write."""
 
     def __init__(self, server: PostgresServer, mark: Path, url: str) -> None:
         self.url, self._server, self._mark = url, server, mark
 
     @asynccontextmanager
     async def under_writes(self, table: str) -> AsyncIterator[Strike]:
-        """See :class:`Fault`; of whatever table the transaction writes first."""
+        """See :class:`Fault`; for any table that the transaction writes first."""
         before = self._refused()
         self._mark.touch()
 
@@ -281,14 +281,14 @@ class NoRoom:
 
 
 class CutCommits:
-    """Breaks connections at a COMMIT: not sent, then done and not answered, then done later."""
+    """Breaks connections at a COMMIT: first unsent, then committed without an answer, then committed late."""
 
     def __init__(self, cuts: AnswerCuts) -> None:
         self.url, self._cuts = cuts.url, cuts
 
     @asynccontextmanager
     async def under_writes(self, table: str) -> AsyncIterator[Strike]:
-        """See :class:`Fault`; of whatever table the transaction wrote."""
+        """See :class:`Fault`; for any table that the transaction writes."""
         cuts = self._cuts
 
         async def strike() -> None:

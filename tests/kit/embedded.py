@@ -1,4 +1,4 @@
-"""Clients of the embedded server in processes of their own, and a look at what they leave behind."""
+"""Clients of the embedded server as separate processes, and what they leave on the machine."""
 
 import os
 import shutil
@@ -15,13 +15,13 @@ _PROGRAM = Path(__file__).with_name("embedded_client.py")
 
 
 class Client:
-    """A process that uses the server in ``home``; in a process group of its own.
+    """A process that uses the server in ``home``, in its own process group.
 
     Args:
         home: The server's home.
         command: See ``embedded_client.py``.
-        prefix: Words in front of the command, such as those that change the user.
-        environment: On top of ours.
+        prefix: Arguments in front of the command, such as those that change the user.
+        environment: Added to the environment of the test.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Client:
         return self.process.stdout.readline().strip()
 
     def leave(self) -> str:
-        """Let a holding client stop; return its last line."""
+        """End a holding client's input; return its last line."""
         output, _ = self.process.communicate(timeout=60)
         return output.strip()
 
     def kill9(self) -> None:
-        """``kill -9`` the client and its process group. Twice is harmless."""
+        """``kill -9`` the client and its process group. A second call is harmless."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         for stream in (self.process.stdin, self.process.stdout):
@@ -64,7 +64,7 @@ class Client:
 
 
 def kill_clients() -> None:
-    """``kill -9`` every client that a failed test has left."""
+    """``kill -9`` every client that a failed test left running."""
     while _clients:
         _clients.pop().kill9()
 
@@ -80,7 +80,7 @@ def postmaster_pid(home: Path) -> int:
 
 
 def kill_server(home: Path) -> None:
-    """``kill -9`` every process of the server and remove the home; for the end of a test."""
+    """``kill -9`` every process of the server and remove the home, at the end of a test."""
     for pid in server_pids(home):
         os.kill(pid, signal.SIGKILL)
     shutil.rmtree(home, ignore_errors=True)

@@ -1,13 +1,13 @@
-"""A client of the embedded server as a process of its own, to be killed.
+"""A client of the embedded server as a separate process, to be killed.
 
-Run as ``python embedded_client.py HOME COMMAND``; says ``ready`` and waits for its input to end.
+Run as ``python embedded_client.py HOME COMMAND``; prints ``ready`` and waits for its input to end.
 
 ======== ==============================================================
 command  what it does
 ======== ==============================================================
-hold     starts, says ``ready DSN``, leaves when the input ends, says ``stopped True|False``
-write    starts, makes a table with one row, leaves
-read     starts, says the row, leaves
+hold     starts, prints ``ready DSN``, stops when the input ends, prints ``stopped True|False``
+write    starts, makes a table with one row, stops
+read     starts, prints the row, stops
 scenario the whole life of a server, for users other than the one of the test run
 ======== ==============================================================
 """
@@ -22,14 +22,14 @@ import psycopg
 from tickwright.embedded import EmbeddedServer, ensure_database
 
 
-def say(*words: object) -> None:
-    """Write one line to whoever started us."""
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
+def say(*values: object) -> None:
+    """Write one line to the parent process."""
+    sys.stdout.write(" ".join(map(str, values)) + "\n")
     sys.stdout.flush()
 
 
 def hold(home: Path) -> None:
-    """Use the server until somebody closes our input."""
+    """Use the server until the input ends."""
     server = EmbeddedServer(home)
     server.start()
     say("ready", server.dsn)
@@ -38,20 +38,20 @@ def hold(home: Path) -> None:
 
 
 def write(home: Path) -> None:
-    """Leave a committed row behind."""
+    """Write and commit a row."""
     with EmbeddedServer(home) as server, psycopg.connect(ensure_database(server.dsn)) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     say("written")
 
 
 def read(home: Path) -> None:
-    """Say what the row holds."""
+    """Print the row."""
     with EmbeddedServer(home) as server, psycopg.connect(ensure_database(server.dsn)) as connection:
         say(connection.execute("SELECT answer FROM kept").fetchone())
 
 
 def scenario(home: Path) -> None:
-    """Write, kill the server, read, and be the last one out."""
+    """Write, kill the server, read, and stop as the last client."""
     server = EmbeddedServer(home)
     server.start()
     url = ensure_database(server.dsn)
@@ -61,7 +61,7 @@ def scenario(home: Path) -> None:
     server.start()
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
-    assert server.stop(), "the last one out stops the server"
+    assert server.stop(), "the last client stops the server"
     say("done as", os.geteuid())
 
 

@@ -1,4 +1,4 @@
-"""A worker engine for tests: in this process, or in one of its own that can be killed and stopped."""
+"""A worker engine for tests: in this process, or in a separate one that can be killed and stopped."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ SHORT = LeaseTerms(timedelta(seconds=1.5), timedelta(seconds=0.3))
 
 @dataclass
 class Engine:
-    """A running worker and what it works with."""
+    """A running worker with its pool and its session."""
 
     url: str
     pool: Pool
@@ -44,7 +44,7 @@ class Engine:
         return await insert(self.pool, task_type, at=at, payload=payload, **columns)
 
     async def job(self, job_id: int) -> Mapping[str, Any]:
-        """Return a job wherever it is."""
+        """Return a job, live or finished."""
         return await job_row(self.pool, job_id)
 
     async def until(self, job_id: int, *states: str, within_s: float = 10.0) -> Mapping[str, Any]:
@@ -125,7 +125,7 @@ def policy(name: str, **changes: Any) -> TaskType:
 
 
 class WorkerProcess:
-    """A worker in a process of its own, running ``kit/engine_worker.py``; its log survives ``kill -9``."""
+    """A worker as a separate process, running ``kit/engine_worker.py``; its log survives ``kill -9``."""
 
     def __init__(
         self,
@@ -150,16 +150,16 @@ class WorkerProcess:
         self.process = spawn([sys.executable, str(script)], log.with_suffix(".out"), given)
 
     def kill9(self) -> None:
-        """Kill it without a word."""
+        """``kill -9`` it."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def pause(self) -> None:
-        """Stop it where it is, like a frozen virtual machine."""
+        """Stop it with SIGSTOP, like a frozen virtual machine."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused one go on."""
+        """Let a stopped one continue."""
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
@@ -183,7 +183,7 @@ class Event:
 
 
 def read_events(*logs: Path) -> list[Event]:
-    """Return what the workers wrote, whole lines only."""
+    """Return the events of the workers' logs, whole lines only."""
     events = []
     for log in logs:
         if log.exists():
@@ -196,5 +196,5 @@ def read_events(*logs: Path) -> list[Event]:
 
 
 async def connect(url: str) -> asyncpg.Connection:
-    """Open a connection of the test's own."""
+    """Open a connection for the test."""
     return await asyncpg.connect(url)

@@ -1,4 +1,4 @@
-"""A worker process for kill tests: one handler, ``work``, that says when it starts and ends.
+"""A worker process for kill tests: one handler, ``work``, that logs when it starts and ends.
 
 ``ENGINE_FEW`` is the concurrency of a second type, ``few``, with the same handler.
 Every line is one ``write`` to a file opened for appending, so it survives ``kill -9``.
@@ -29,14 +29,14 @@ def note(tag: str, job: Job) -> None:
 
 
 async def work(job: Job) -> None:
-    """Take a while."""
+    """Log the start and the end, and take a while between."""
     note("S", job)
     await asyncio.sleep(WORK_S)
     note("E", job)
 
 
 async def poison(job: Job) -> None:
-    """Take the whole process down."""
+    """Kill the whole process."""
     note("S", job)
     os._exit(9)
 

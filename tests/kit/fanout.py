@@ -1,4 +1,4 @@
-"""Fan-out for tests: real queues, a real Redis or none, schedulers and consumers in this process or in their own."""
+"""Fan-out for tests: real queues, a real Redis or none, schedulers and consumers in this process or separate ones."""
 
 import asyncio
 import json
@@ -63,11 +63,11 @@ SELECT code, jsonb_build_object('url', 'https://' || code), $2, $3 FROM unnest($
 
 @dataclass
 class Hub:
-    """A handler that keeps a log, that can be held, and that sees to it that nothing runs twice at once.
+    """A handler with a log, which can be held, and which records runs that overlap.
 
     Attributes:
-        runs: What began, in order.
-        ended: Message ids whose run came to its end.
+        runs: Runs that began, in order.
+        ended: Message ids whose run ended.
         overlaps: Runs that began while another one of the same entity and module was under way.
     """
 
@@ -80,16 +80,16 @@ class Hub:
     _gates: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(_open))
 
     def hold(self, code: str) -> None:
-        """Let every run of ``code`` wait from now on."""
+        """Let every later run of ``code`` wait."""
         self._gates[code] = asyncio.Event()
 
     def release(self, code: str) -> None:
-        """Let them go on."""
+        """Let held runs continue."""
         self._gates[code].set()
 
     @property
     def codes(self) -> list[str]:
-        """Whose runs began."""
+        """Return the codes of the runs that began."""
         return [task.entity_code for task in self.runs]
 
     async def __call__(self, task: EntityTask) -> Any:
@@ -102,11 +102,11 @@ class Hub:
             self.overlaps.append(task.id)
         try:
             await self._gates[task.entity_code].wait()
-            told = self.fails.get(task.entity_code)
-            if isinstance(told, Exception):
-                raise told
+            failure = self.fails.get(task.entity_code)
+            if isinstance(failure, Exception):
+                raise failure
             self.ended.append(task.id)
-            return told
+            return failure
         finally:
             self._now[key] -= 1
 
@@ -133,7 +133,7 @@ def _as_function(handler: Handler | Hub) -> Handler:
 
 
 class FanoutWorld:
-    """One test's fan-out: a database, queues and keys of its own."""
+    """One test's fan-out: its own database, queues and keys."""
 
     def __init__(
         self, pool: Pool, url: str, queues: Fanout | PgFanout, redis_url: str | None, keys: MessageKeys = NO_KEYS
@@ -154,7 +154,7 @@ class FanoutWorld:
         await self.pool.execute(_PUT_ENTITIES, codes, modules, partner)
 
     async def window(self, length_s: int = 3600) -> Window:
-        """Return the window of now."""
+        """Return the present window."""
         now_s = await self.pool.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
         return window_at(now_s, length_s)
 
@@ -168,7 +168,7 @@ class FanoutWorld:
         partner: str | None = None,
         times: int = 1,
     ) -> str:
-        """Put a task into the queue as a scheduler would, which keeps its key while the database is down."""
+        """Put a task into the queue as a scheduler does, which caches its key while the database is down."""
         window = window or await self.window()
         known, body = write_task(code, module, b'{"url": "https://x"}', window, None, timeout_ms, partner, 1)
         signed = {SIGNATURE: self._keys.sign(body)}
@@ -177,7 +177,7 @@ class FanoutWorld:
         return known
 
     async def signed(self, body: bytes) -> dict[str, Any]:
-        """Return the headers that a scheduler gives to a message, by the key that signs now."""
+        """Return the headers that a scheduler adds to a message, by the present signing key."""
         return {SIGNATURE: (await read_keys(self.pool)).sign(body)}
 
     async def cursor(self, code: str, module: str = MODULE) -> Any:
@@ -187,7 +187,7 @@ class FanoutWorld:
         )
 
     async def queued(self) -> Counter[str]:
-        """Take everything out of the queue; return how often each message id was there."""
+        """Take all messages out of the queue; return how often each message id was there."""
         return Counter(known or "" for known in await self.queues.ids_in(self.queue))
 
     @property
@@ -203,7 +203,7 @@ class FanoutWorld:
 
     @asynccontextmanager
     async def redis(self) -> AsyncIterator[RedisClient | None]:
-        """Open the connection to Redis; nothing where the test has none."""
+        """Open the connection to Redis; ``None`` if the test has none."""
         if self.redis_url is None:
             yield None
             return
@@ -222,7 +222,7 @@ class FanoutWorld:
         hears: bool = True,
         probe: Probe = NO_PROBE,
     ) -> AsyncIterator[FanoutScheduler]:
-        """Run a scheduler; its first round begins at once. One that does not hear is behind a pooler."""
+        """Run a scheduler; its first round begins at once. ``hears=False`` is one behind a pooler."""
         url = amqp_url or self.queues.url
         async with AsyncExitStack() as stack:
             link = await stack.enter_async_context(self.redis())
@@ -293,11 +293,11 @@ class FanoutWorld:
             return PostgresTaskQueue(pool, self.queue, slots=slots)
         return RabbitTaskQueue(url, self.queues.names, slots=slots)
 
-    # ------------------------------------------------------------------ in a process of its own
+    # ------------------------------------------------------------------ in a separate process
 
     def spawn(self, role: str, log: Path, **environment: str) -> Child:
         """Start a scheduler or a consumer as a process; kill it with ``kill_group``."""
-        words = {
+        variables = {
             "FANOUT_ROLE": role,
             "FANOUT_DATABASE": self.url,
             "FANOUT_AMQP": self.queues.url,
@@ -305,7 +305,7 @@ class FanoutWorld:
             "FANOUT_PREFIX": self.prefix,
             **environment,
         }
-        return spawn([sys.executable, str(PROCESS)], log, {**os.environ, **words})
+        return spawn([sys.executable, str(PROCESS)], log, {**os.environ, **variables})
 
 
 @asynccontextmanager
@@ -341,7 +341,7 @@ async def fanout_world(
 
 
 def lines_of(log: Path) -> list[dict[str, Any]]:
-    """Return the facts that a consumer process wrote to its log."""
+    """Return the events that a consumer process wrote to its log."""
     found = []
     for line in log.read_text(errors="replace").splitlines():
         if line.startswith('{"run"'):

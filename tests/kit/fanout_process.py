@@ -1,7 +1,7 @@
-"""A scheduler or a consumer of fan-out for kill tests, in a process of its own, until a SIGTERM.
+"""A scheduler or a consumer of fan-out for kill tests, as a separate process, until a SIGTERM.
 
-What it does is in its log, a JSON object a line, with the time by the system's monotonic clock: it is the witness that
-no store knows of. ``FANOUT_KILL_AT`` and ``FANOUT_STOP_AT`` name the probe where it kills or stops itself.
+Its log has a JSON object a line, with the time by the system's monotonic clock: the witness that depends on no store.
+``FANOUT_KILL_AT`` and ``FANOUT_STOP_AT`` name the probe where it kills or stops itself.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ def tell(what: str, which: str, /, **facts: Any) -> None:
 
 
 class Witness:
-    """A probe that tells what was reached, and that kills or stops its own process where it is to."""
+    """A probe that logs the points reached, and that kills or stops its own process at one of them."""
 
     def __init__(self) -> None:
         self._kill = KillAt(os.environ.get("FANOUT_KILL_AT", ""), int(os.environ.get("FANOUT_KILL_TIMES", "1")))
         self._stop_at = os.environ.get("FANOUT_STOP_AT")
 
     async def reached(self, name: str, /, **facts: Any) -> None:
-        """Tell of it."""
+        """Log the point."""
         if name == "fanout.decided":
             if isinstance(facts["disposition"], Ack):
                 tell("acked", facts["message_id"], why=facts["disposition"].why)
@@ -58,7 +58,7 @@ class Witness:
 
 
 async def handler(task: EntityTask) -> None:
-    """Say that the run begins, take the time that the environment says, and fail as often as it says."""
+    """Log that the run begins, take the time of the environment, and fail as often as it says."""
     tell("run", task.id, fence=task.fence)
     await asyncio.sleep(float(os.environ.get("FANOUT_TAKES_S", "0")))
     if random.random() < float(os.environ.get("FANOUT_FAILS", "0")):
@@ -66,8 +66,8 @@ async def handler(task: EntityTask) -> None:
     tell("done", task.id, fence=task.fence)
 
 
-def tell_of_misses() -> None:
-    """Let a scheduler name what it has not seen published in a window that is over."""
+def log_misses() -> None:
+    """Let a scheduler log the entities that it has not seen published in a window that is over."""
     real = ModuleLoop._note_missed
 
     def note(self: ModuleLoop, window: Window, left: Sequence[str]) -> None:
@@ -79,7 +79,7 @@ def tell_of_misses() -> None:
 
 
 async def either(stopping: asyncio.Event, over: asyncio.Event) -> None:
-    """Wait until told to stop, or until the service is over by itself: then this process ends with its error."""
+    """Wait until a stop is requested, or until the service ends by itself: then this process ends with its error."""
     await eventually_async(lambda: not over.is_set() or stopping.is_set(), what="it has begun")
     waiting = [asyncio.create_task(event.wait()) for event in (stopping, over)]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -97,7 +97,7 @@ async def main() -> None:
     world = FanoutWorld(await open_pool(url), url, queues, os.environ["FANOUT_REDIS"] or None)
     probe = Witness()
     if os.environ["FANOUT_ROLE"] == "scheduler":
-        tell_of_misses()
+        log_misses()
         async with world.scheduler(probe=probe) as scheduler:
             await either(stopping, scheduler._run_ended)
     else:

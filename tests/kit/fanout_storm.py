@@ -19,11 +19,11 @@ from kit.processes import kill_group
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 
-# What may be said of a fan-out's history: F1 and F2 as a pure function of what its witnesses wrote.
+# The check of a fan-out's history: F1 and F2 as a pure function of the witnesses' records.
 #
 # The witnesses are the processes' own logs (what was called when, what was dropped, what was missed) and the list of
-# successes that the ledger took, in its order. A call is *effective* if its end was taken: the consumer was told so, or
-# the ledger has its fence, where the consumer was killed before it could tell.
+# successes that the ledger took, in its order. A call is *effective* if its end was taken: the consumer logged so, or
+# the ledger has its fence, where the consumer was killed before it could log.
 
 
 class Task(NamedTuple):
@@ -51,7 +51,7 @@ class Win(NamedTuple):
 
 
 class Strike(NamedTuple):
-    """A time in which something was done to schedulers or to what they need, by the database's clock."""
+    """A time during which a fault struck schedulers or a server that they need, by the database's clock."""
 
     from_s: float
     to_s: float
@@ -59,13 +59,13 @@ class Strike(NamedTuple):
 
 @dataclass
 class History:
-    """All that the witnesses say.
+    """The records of all witnesses.
 
     Attributes:
-        expected: What has to run, or to be accounted for.
-        confirmed: Ends that a consumer was told were taken: task and fence.
-        dropped: Tasks whose message a consumer dropped, and said so.
-        missed: Tasks that a scheduler has not seen published when their window was over, and said so.
+        expected: The tasks that have to run, or to be accounted for.
+        confirmed: Ends that a consumer logged as taken: task and fence.
+        dropped: Tasks whose message a consumer dropped and logged.
+        missed: Tasks that a scheduler had not seen published at the end of their window, and logged.
     """
 
     expected: Collection[Task]
@@ -79,7 +79,7 @@ class History:
 
 
 def complaints(history: History) -> list[str]:
-    """Return every broken promise in words; nothing means that F1 and F2 hold."""
+    """Return a text for each broken promise; an empty list means that F1 and F2 hold."""
     effective = _effective(history)
     return [*_twice(effective), *_overlapping(effective), *_backward(history.wins), *_lost(history, effective)]
 
@@ -125,7 +125,7 @@ def _lost(history: History, effective: Sequence[Call]) -> list[str]:
     found = [
         f"F2 broken: {call.task} ran, and the ledger does not know"
         for call in effective
-        if newest.get(call.task[:2], 0) < call.task.window_s  # it may go past one that it heard of late
+        if newest.get(call.task[:2], 0) < call.task.window_s  # it may continue past one that it noticed late
     ]
     ran = {call.task for call in effective} | {win.task for win in history.wins}
     struck = {task for task in history.missed if _struck(task, history)}
@@ -134,7 +134,7 @@ def _lost(history: History, effective: Sequence[Call]) -> list[str]:
 
 
 def _struck(task: Task, history: History) -> bool:
-    """Whether something was done to the publishing side while the task's window was under way."""
+    """Whether a fault struck the publishing side while the task's window was under way."""
     end_s = task.window_s + history.lengths_s[task.task_type]
     return any(strike.from_s < end_s and strike.to_s > task.window_s for strike in history.strikes)
 
@@ -149,10 +149,10 @@ UNDER_WAY = "SELECT count(*) FROM tickwright.fanout_cursors WHERE owner IS NOT N
 
 
 class FanoutStorm:
-    """Two schedulers and three consumers as processes; whoever is killed is replaced.
+    """Two schedulers and three consumers as processes; a killed process is replaced.
 
     Args:
-        seed_number: Of the chances, to be said when a test fails.
+        seed_number: Seed of the random choices, shown when a test fails.
     """
 
     def __init__(self, world: FanoutWorld, proxy: TcpProxy, folder: Path, seed_number: int) -> None:
@@ -165,7 +165,7 @@ class FanoutStorm:
 
     @asynccontextmanager
     async def raging(self) -> AsyncIterator[None]:
-        """Run everybody; nobody is left at the end."""
+        """Run all processes; none is left at the end."""
         for name, length_s in LENGTHS_S.items():
             await self.world.put_module(name, interval_s=length_s, timeout_ms=1500)
         await self.world.put_entities(CODES, ",".join(LENGTHS_S))
@@ -174,7 +174,7 @@ class FanoutStorm:
                 self._start(f"scheduler{number}")
             for number in range(CONSUMERS):
                 self._start(f"consumer{number}")
-            await eventually_async(lambda: len(self._told("done")) > len(CODES), 40, what="everybody works")
+            await eventually_async(lambda: len(self._logged("done")) > len(CODES), 40, what="all processes work")
             self.from_s = await self.now_s()
             yield
         finally:
@@ -185,11 +185,11 @@ class FanoutStorm:
         log = self._folder / f"{name}.log"
         if log not in self._logs:
             self._logs.append(log)
-        words: dict[str, str] = {"FANOUT_SLOTS": "8", "FANOUT_TAKES_S": "0.05", "FANOUT_FAILS": "0.03"}
-        words["FANOUT_MODULES"] = ",".join(LENGTHS_S)
+        variables: dict[str, str] = {"FANOUT_SLOTS": "8", "FANOUT_TAKES_S": "0.05", "FANOUT_FAILS": "0.03"}
+        variables["FANOUT_MODULES"] = ",".join(LENGTHS_S)
         if name.endswith("0"):
-            words["FANOUT_AMQP"] = self.proxy.rewrite(self.world.queues.url)
-        self._children[name] = self.world.spawn(name.rstrip("0123456789"), log, **words)
+            variables["FANOUT_AMQP"] = self.proxy.rewrite(self.world.queues.url)
+        self._children[name] = self.world.spawn(name.rstrip("0123456789"), log, **variables)
 
     async def now_s(self) -> float:
         """Return the database's clock."""
@@ -199,7 +199,7 @@ class FanoutStorm:
     # ------------------------------------------------------------------ what happens
 
     async def strike(self, what: str) -> None:
-        """Do one thing, and let the storm go on for a while."""
+        """Cause one fault, and let the storm continue for a while."""
         before = await self.now_s()
         if what == "flush":
             client = Redis.from_url(self.world.redis_url or "")
@@ -208,7 +208,7 @@ class FanoutStorm:
         elif what == "reset":
             self.proxy.reset()
         elif what == "zombie":
-            await self._put_to_sleep(self.chance.choice([one for one in self._children if one.startswith("consumer")]))
+            await self._suspend(self.chance.choice([one for one in self._children if one.startswith("consumer")]))
         else:
             await self._strike_down(self.chance.choice([one for one in self._children if one.startswith(what)]))
         if what not in {"consumer", "zombie"}:
@@ -216,14 +216,14 @@ class FanoutStorm:
         await self._until(before + STRIKE_EVERY_S)
 
     async def _strike_down(self, name: str) -> None:
-        """Kill one, and wait until another one works in its place: somebody is to be healthy all the time."""
+        """Kill one process, and wait until another one works in its place, so that one is healthy all the time."""
         kill_group(self._children[name])
         self._start(name)
         pid, log = self._children[name].pid, self._folder / f"{name}.log"
         await eventually_async(lambda: any(one["pid"] == pid for one in told(log, "reached")), 40, what="it works")
 
-    async def _put_to_sleep(self, name: str) -> None:
-        """Stop one for longer than its session lives; it wakes up in the middle of runs that are not its own."""
+    async def _suspend(self, name: str) -> None:
+        """Stop one for longer than its session lives; it continues among runs that are no longer its own."""
         child = self._children[name]
         child.send_signal(signal.SIGSTOP)
         try:
@@ -235,10 +235,10 @@ class FanoutStorm:
         async def reached() -> bool:
             return await self.now_s() >= at_s
 
-        await eventually_async(reached, 30, what="the storm goes on")
+        await eventually_async(reached, 30, what="the storm continues")
 
     async def calm_down(self) -> None:
-        """Let nothing new begin, and wait until everything that began is over."""
+        """Let no new task begin, and wait until all that began are over."""
         await self._until(await self.now_s() + max(LENGTHS_S.values()))
         self.to_s = await self.now_s()
         await self.world.pool.execute("UPDATE tickwright.entities SET is_polling_enabled = false")
@@ -252,34 +252,34 @@ class FanoutStorm:
         for name, child in self._children.items():
             assert child.poll() is None, f"{name} ended by itself with {child.returncode}"
 
-    # ------------------------------------------------------------------ what is left
+    # ------------------------------------------------------------------ results
 
-    def _told(self, what: str) -> list[dict[str, Any]]:
+    def _logged(self, what: str) -> list[dict[str, Any]]:
         return [fact for log in self._logs for fact in told(log, what)]
 
     async def history(self) -> History:
-        """Return what all witnesses say of the windows that lie in the storm."""
-        ends = {(task_of(one["done"]), one["fence"]): one["at_s"] for one in self._told("done")}
+        """Return the witnesses' records of the windows in the storm."""
+        ends = {(task_of(one["done"]), one["fence"]): one["at_s"] for one in self._logged("done")}
         calls = [
             Call(task_of(one["run"]), one["fence"], one["at_s"], ends.get((task_of(one["run"]), one["fence"])))
-            for one in self._told("run")
+            for one in self._logged("run")
         ]
         confirmed = {
-            (task_of(one["task"]), one["fence"]) for one in self._told("reached") if one["reached"] == "fanout.ended"
+            (task_of(one["task"]), one["fence"]) for one in self._logged("reached") if one["reached"] == "fanout.ended"
         }
         return History(
             expected=self.expected(),
             calls=calls,
             wins=[Win(Task(*win[:3]), win[3]) for win in await wins(self.world)],
             confirmed=confirmed,
-            dropped={task_of(one["acked"]) for one in self._told("acked") if one["why"] != "succeeded"},
-            missed={task_of(one["missed"]) for one in self._told("missed")},
+            dropped={task_of(one["acked"]) for one in self._logged("acked") if one["why"] != "succeeded"},
+            missed={task_of(one["missed"]) for one in self._logged("missed")},
             strikes=self.strikes,
             lengths_s=LENGTHS_S,
         )
 
     def expected(self) -> set[Task]:
-        """Return the tasks of all windows that lie wholly in the storm."""
+        """Return the tasks of all windows that are wholly in the storm."""
         return {
             Task(code, name, start_s)
             for name, length_s in LENGTHS_S.items()
@@ -289,6 +289,6 @@ class FanoutStorm:
 
 
 def task_of(message_id: str) -> Task:
-    """Return what a message's id names."""
+    """Return the task that a message id names."""
     _, code, name, start = message_id.split(":")
     return Task(code.replace("%2E", "."), name, int(start))

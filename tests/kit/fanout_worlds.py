@@ -1,4 +1,4 @@
-"""Several worlds of fan-out at once, with Redis and without, so that what has to wait waits side by side."""
+"""Several worlds of fan-out at once, with Redis and without, so that their waits run in parallel."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ END $$;
 CREATE TRIGGER note_win AFTER INSERT OR UPDATE ON tickwright.fanout_cursors
   FOR EACH ROW EXECUTE FUNCTION public.note_win();
 """
-"""Every success that the ledger takes, in the order in which it does: a cursor alone knows of the last one only."""
+"""Every success that the ledger takes, in order; a cursor has the last one only."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Worlds:
     folder: Path
 
     async def make(self, kind: str) -> FanoutWorld:
-        """Make one in which Redis decides who publishes, or PostgreSQL alone."""
+        """Make a world in which Redis decides which scheduler publishes, or PostgreSQL alone."""
         name = f"f{secrets.token_hex(6)}"
         url = await asyncio.to_thread(self.postgres.create_database, name, template=self.template)
         self.stack.push_async_callback(asyncio.to_thread, self.postgres.drop_database, name)
@@ -65,19 +65,19 @@ class Worlds:
         return world
 
     async def each(self, *checks: Callable[..., Awaitable[None]] | tuple[Callable[..., Awaitable[None]], Any]) -> None:
-        """Run each ``check(world, log)``, or ``check(world, log, case)`` where it comes with a case, of both kinds.
+        """Run each ``check(world, log)``, or ``check(world, log, case)`` if there is a case, in both kinds of worlds.
 
-        All at once: most of them wait for a lease; so they do it side by side.
+        All at once, since most of them wait for a lease.
         """
         made = [(await self.make(kind), kind, one) for kind in KINDS for one in checks]
         async with asyncio.TaskGroup() as group:
             for number, (world, kind, one) in enumerate(made):
                 check, *case = one if isinstance(one, tuple) else (one,)
                 log = self.folder / f"{kind}-{number}.log"
-                group.create_task(_noted(check(world, log, *case), f"{check.__name__} {kind} {case}"))
+                group.create_task(_named(check(world, log, *case), f"{check.__name__} {kind} {case}"))
 
 
-async def _noted(checking: Awaitable[None], which: str) -> None:
+async def _named(checking: Awaitable[None], which: str) -> None:
     try:
         await checking
     except Exception as error:
@@ -87,7 +87,7 @@ async def _noted(checking: Awaitable[None], which: str) -> None:
 
 @asynccontextmanager
 async def killed_at_the_end(*children: Child) -> AsyncIterator[None]:
-    """Leave no process behind."""
+    """Kill the processes at the end of the block."""
     try:
         yield
     finally:
@@ -96,13 +96,13 @@ async def killed_at_the_end(*children: Child) -> AsyncIterator[None]:
 
 
 async def wins(world: FanoutWorld) -> list[tuple[str, str, int, int]]:
-    """Return what the ledger took as a success, in order: entity, task type, window, fence."""
+    """Return the successes that the ledger took, in order: entity, task type, window, fence."""
     rows = await world.pool.fetch("SELECT entity_code, task_type, window_s, fence FROM public.wins ORDER BY id")
     return [tuple(row) for row in rows]
 
 
 async def won(world: FanoutWorld, codes: list[str], window: Window, within_s: float = 20) -> None:
-    """Wait until the ledger has a success of each, and nobody's run is under way; each has exactly one."""
+    """Wait until the ledger has one success of each, and no run is under way."""
 
     async def all_of_them() -> bool:
         owned = await world.pool.fetchval("SELECT count(*) FROM tickwright.fanout_cursors WHERE owner IS NOT NULL")
@@ -113,12 +113,12 @@ async def won(world: FanoutWorld, codes: list[str], window: Window, within_s: fl
 
 
 async def wins_of(world: FanoutWorld) -> list[tuple[str, str, int]]:
-    """Return the places of which the ledger has a success, in order."""
+    """Return entity, task type and window of each success of the ledger, in order."""
     return [win[:3] for win in await wins(world)]
 
 
 def told(log: Path, what: str) -> list[dict[str, Any]]:
-    """Return what processes told in a log: ``run``, ``done``, ``reached``, ``acked`` or ``missed``."""
+    """Return the entries of a log of one kind: ``run``, ``done``, ``reached``, ``acked`` or ``missed``."""
     found = []
     for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
         if line.startswith(f'{{"{what}"'):
@@ -127,16 +127,16 @@ def told(log: Path, what: str) -> list[dict[str, Any]]:
 
 
 async def stopped(process: Child, within_s: float = 20) -> None:
-    """Wait until a process has stopped itself, as SIGSTOP does."""
+    """Wait until a process has stopped itself by SIGSTOP."""
     stat = Path(f"/proc/{process.pid}/stat")
 
-    def sleeps() -> bool:
+    def is_stopped() -> bool:
         assert process.poll() is None, f"the process ended with {process.returncode}"
         return stat.read_text().rpartition(")")[2].split()[0] == "T"
 
-    await eventually_async(sleeps, within_s, what="the process is stopped")
+    await eventually_async(is_stopped, within_s, what="the process is stopped")
 
 
 def wake(process: Child) -> None:
-    """Let a stopped process go on."""
+    """Let a stopped process continue."""
     os.kill(process.pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""A database role for programs that use plain SQL only, as the command makes it."""
+"""A database role for programs that use plain SQL only, as the command creates it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,25 +16,25 @@ PASSWORD = "a-pass-word.8"
 
 @dataclass(frozen=True)
 class AppRole:
-    """A role that exists, and what it connects to."""
+    """An existing role, and its connection URLs."""
 
     name: str
     owner_url: str
 
     @property
     def url(self) -> str:
-        """The database as the role."""
+        """The URL of the database for the role."""
         return self.at(self.owner_url)
 
     def at(self, url: str) -> str:
-        """Return ``url`` as the role."""
+        """Return ``url`` with the role's credentials."""
         parts = urlsplit(url)
         return f"postgresql://{self.name}:{PASSWORD}@{parts.hostname}:{parts.port}{parts.path}"
 
 
 @pytest.fixture
 def app_role(database_url: str) -> Iterator[AppRole]:
-    """A role as the command makes it."""
+    """Create a role by the command."""
     made = AppRole(f"app_{urlsplit(database_url).path[1:]}", database_url)
 
     async def create() -> None:

@@ -1,19 +1,19 @@
 """The lanes of the tests: each test is marked by the servers that it uses, and ``units`` use none.
 
-``mutant`` marks what is below a folder ``mutants``, but for the same checks of the product as it is, and every test
-whose name says so (``test_the_mutant_…``, ``test_a_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written at
+``mutant`` marks the tests below a folder ``mutants``, except for the same checks without a mutant, and every test
+with such a name (``test_the_mutant_…``, ``test_a_mutant_…``, ``test_the_suite_notices_…``). ``storm`` is written at
 the module or the test: more than seconds of load, of kills or of waiting, a slow disk, a failover, a matrix of
 versions. The dark theme counts as one, and so do the tests of the benches and of this kit, and of a test that is marked
 ``matrix`` every case but the first. ``make test`` leaves mutants and storms out, ``make test-full`` runs them.
 
-Modules with faults come first, because they take longest: with them at the end, most processes would wait for the last.
+Modules with faults come first, because they take longest: at the end most processes would wait for the last one.
 
-What a module leaves to the collector is collected when the module ends. The collector runs whenever it likes. Where it
-runs inside of the parser (a library reads the source of a test), and what it collects prints a traceback, which parses
-too, CPython 3.11 ends with ``SystemError: AST constructor recursion depth mismatch`` in a test that has nothing to do
-with it. What is there when the tests begin (every module and test of the run) stays for ever, and is not walked again.
+A module's garbage is collected when the module ends. Otherwise the collector runs at any time: if it runs inside
+the parser (a library reads the source of a test), and a collected object prints a traceback, which calls the parser
+as well, CPython 3.11 ends with ``SystemError: AST constructor recursion depth mismatch`` in an unrelated test.
+Objects that exist when the tests begin (every module and test of the run) are never collected, nor scanned again.
 
-A failure is named when it happens, so a run that is cut off says what had failed in it. A text that is no UTF-8 is
+A failure is printed when it happens, so a run that is cut off has printed its failures. Text that is not UTF-8 is
 escaped: a lone surrogate in a worker's report would end the whole run.
 """
 
@@ -39,7 +39,7 @@ _MUTANT = re.compile(r"test_(the|a)_(mutants?|suite_notices)_")
 _PRODUCT_AS_IT_IS = re.compile(r"test_(the_promise|every_check)_holds")
 
 _NOT_THE_PRODUCT = {"bench", "kit"}
-"""Rooms of the tests whose subject is no promise of the product."""
+"""Folders of tests that check no promise of the product."""
 SERVERLESS = {"units", "domain", "arch", "rest"}
 """Folders of ``make quick``: a test in one of them starts no server."""
 
@@ -79,13 +79,13 @@ def _is_later_case(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Take what is there out of the collector's sight."""
+    """Exempt the existing objects from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """Give it back, or libraries report it as leaked when the interpreter ends."""
+    """Undo it, or libraries report these objects as leaked when the interpreter ends."""
     gc.unfreeze()
 
 
@@ -98,7 +98,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """Clean what a worker is about to send."""
+    """Clean the report that a worker is about to send."""
     return _clean((yield))
 
 
@@ -112,9 +112,9 @@ def _clean(value: Any) -> Any:
     return value
 
 
-@pytest.hookimpl(trylast=True)  # the terminal is there
+@pytest.hookimpl(trylast=True)  # the terminal reporter exists by then
 def pytest_configure(config: pytest.Config) -> None:
-    """Name failures where there is a terminal; the processes of ``-n 2`` have none."""
+    """Print failures if there is a terminal; the processes of ``-n 2`` have none."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
         config.pluginmanager.register(_Failures(terminal))

@@ -1,8 +1,8 @@
-"""At the end of a run no process of ours may be alive; one that is fails the run and is killed.
+"""At the end of a run no process that it started may be alive; a live one fails the run and is killed.
 
-With ``-n 2`` each of the two processes looks for its own when its servers are gone, and tells the process that
-directs them; that one looks again when both have ended, for what one left that was killed itself. How the run ended
-is kept in pytest's cache for ``scripts/test_again.py``.
+With ``-n 2`` each of the two workers checks for its own processes when its servers have stopped, and reports to the
+controlling process; that one checks again when both have ended, for processes of a worker that was killed. The result
+of the run is kept in pytest's cache for ``scripts/test_again.py``.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ _LEAVE_WITHIN_S = 3
 
 def pytest_configure(config: pytest.Config) -> None:
     """Mark this process, so that every descendant inherits the mark; a worker's begins with the run's."""
-    told: dict[str, Any] | None = getattr(config, "workerinput", None)
-    mark = secrets.token_hex(8) if told is None else f"{told[RUN_MARK]}.{told['workerid']}."
+    worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
+    mark = secrets.token_hex(8) if worker_input is None else f"{worker_input[RUN_MARK]}.{worker_input['workerid']}."
     config.stash[_MARK] = os.environ[RUN_MARK] = mark
     config.stash[_LEFT] = []
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker the run's mark."""
+    """Pass the run's mark to a worker."""
     node.workerinput[RUN_MARK] = node.config.stash[_MARK]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Hear what a worker left behind; one that was killed says nothing."""
+    """Receive what a worker left behind; a killed worker sends nothing."""
     node.config.stash[_LEFT] += getattr(node, "workeroutput", {}).get(RUN_MARK, [])
 
 
@@ -47,7 +47,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run when a process that it started is still alive, and kill that process."""
     config = session.config
     stop_forking()
-    left = config.stash[_LEFT] = [*config.stash[_LEFT], *_kill_what_is_left(config.stash[_MARK])]
+    left = config.stash[_LEFT] = [*config.stash[_LEFT], *_kill_leftovers(config.stash[_MARK])]
     if hasattr(config, "workeroutput"):
         config.workeroutput[RUN_MARK] = left
         return
@@ -59,14 +59,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name the processes that were left behind."""
+    """Print the processes that were left behind."""
     left = config.stash[_LEFT]
     if left:
         terminalreporter.section("processes left behind (the run fails; they were killed)", red=True, bold=True)
         terminalreporter.write("".join(f"{line}\n" for line in left))
 
 
-def _kill_what_is_left(mark: str) -> list[str]:
+def _kill_leftovers(mark: str) -> list[str]:
     with contextlib.suppress(AssertionError):
         eventually(lambda: not left_behind(mark), _LEAVE_WITHIN_S)
     left = left_behind(mark)

@@ -1,4 +1,4 @@
-"""Fixtures of the page: one installation and one browser per module, windows of each test's own."""
+"""Fixtures of the dashboard: one installation and one browser per module, windows for each test."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def site(pg_server: PostgresServer, template_database: str) -> Iterator[Site]:
-    """An installation with a database of its own, its worker, and a key of each role."""
+    """An installation with its own database, its worker, and a key of each role."""
     name = f"site{next(_numbers)}"
     made = Site(pg_server.create_database(name, template=template_database))
     try:
@@ -34,7 +34,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser, site: Site) -> Iterator[Visitors]:
-    """Open windows: ``visit("viewer", "/jobs")``. At the end no page may have complained."""
+    """Open windows: ``visit("viewer", "/jobs")``. At the end no window may have an unexpected error."""
     visitors = Visitors(browser, site)
     yield visitors
     visitors.close()
@@ -42,8 +42,8 @@ def visit(browser: Browser, site: Site) -> Iterator[Visitors]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the page's tests in the order of their files: an installation is shared by a module, and grows with it."""
+    """Keep the dashboard's tests in the order of their files: the tests of a module share a growing installation."""
     places = [place for place, item in enumerate(items) if item.path.parent.name == "dashboard"]
-    told = sorted((items[place] for place in places), key=lambda item: (item.path, item.reportinfo()[1] or 0))
-    for place, item in zip(places, told, strict=True):
+    ordered = sorted((items[place] for place in places), key=lambda item: (item.path, item.reportinfo()[1] or 0))
+    for place, item in zip(places, ordered, strict=True):
         items[place] = item

@@ -1,4 +1,4 @@
-"""What the plan tests share: a crowded database, and EXPLAIN of a query as production runs it."""
+"""Shared by tests of query plans: a crowded database, and EXPLAIN of a query as production runs it."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ SELECT now() + interval '1 second' * (CASE WHEN n % 50 = 0 THEN -60 ELSE n END),
 
 
 class Plan:
-    """One executed plan: its nodes and what it touched."""
+    """One executed plan: its nodes and what it read."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
@@ -36,7 +36,7 @@ class Plan:
             yield from cls._walk(child)
 
     def scans_of(self, table: str) -> set[str]:
-        """How a table is read: index names, ``tid``, or ``seq``."""
+        """Return how a table is read: index names, ``tid``, or ``seq``."""
         found = set()
         for node in self.nodes:
             kind = node["Node Type"]
@@ -49,23 +49,23 @@ class Plan:
         return found
 
     def rows_of(self, table: str) -> float:
-        """How many rows of a table, or of its indexes, were read."""
+        """Return how many rows of a table, or of its indexes, were read."""
         nodes = [node for node in self.nodes if node.get("Relation Name") == table]
         return float(sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes))
 
     @property
     def blocks(self) -> int:
-        """Pages touched, in memory or not."""
+        """Pages read, in memory or not."""
         return int(self.root["Shared Hit Blocks"] + self.root["Shared Read Blocks"])
 
     @property
     def text(self) -> str:
-        """For a failing test's message."""
+        """The plan as JSON, for a failing test's message."""
         return json.dumps(self.root, indent=1)[:4000]
 
 
 class Planner:
-    """A connection with the pool's settings, whose prepared plans are the ones that a worker would have cached."""
+    """A connection with the pool's settings, whose prepared plans are those that a worker would have cached."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True, cursor_factory=ClientCursor)
@@ -73,7 +73,7 @@ class Planner:
             self.run("SELECT set_config(%s, %s, false)", name, value)
 
     def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement of the test's own."""
+        """Run a statement of the test."""
         cursor = self._connection.execute(sql, values or None)
         return cursor.fetchall() if cursor.description else []
 
@@ -89,13 +89,13 @@ class Planner:
             return Plan(self.run(sql, *(_spelled(value) for value in values))[0][0][0]["Plan"])
 
     def prepare_rules(self, prefix: str) -> None:
-        """Prepare the alert rules whose names begin so."""
+        """Prepare the alert rules whose names begin with a prefix."""
         for name, sql in RULES_SQL.items():
             if name.startswith(prefix) and sql:
                 self.prepare(f"rule_{name}", sql)
 
     def explain_rule(self, name: str) -> Plan:
-        """Ask a prepared rule with the bounds that it has; return its plan."""
+        """Execute a prepared rule with its bounds; return its plan."""
         return self.explain(f"rule_{name}", *next(rule.bounds for rule in reversed(RULES) if rule.name == name))
 
     def explain_page(self, sql: str, *values: Any) -> Plan:
@@ -114,7 +114,7 @@ class Planner:
 
 
 def _spelled(value: Any) -> Any:
-    """Return what psycopg writes as a literal of the parameter's type."""
+    """Return a value as psycopg writes a literal of the parameter's type."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds()} seconds"
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -132,7 +132,7 @@ def module_url(pg_server: PostgresServer, template_database: str, request: pytes
 
 @pytest.fixture
 def planner(database_url: str) -> Iterator[Planner]:
-    """A planner on an empty database of the test's own."""
+    """A planner on an empty database of the test."""
     planner = Planner(database_url)
     yield planner
     planner.close()

@@ -1,4 +1,4 @@
-"""Fixtures: servers, started once for the run when a test asks for them, or for a test that kills them; databases."""
+"""Fixtures: servers, started once for the run when a test needs them, or for a test that kills them; databases."""
 
 import itertools
 import secrets
@@ -20,14 +20,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def pg_server() -> Iterator[PostgresServer]:
-    """The server that all tests share: nobody kills it."""
+    """The server that all tests share: do not kill it."""
     with started(PostgresServer()) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def mortal_postgres() -> Iterator[PostgresServer]:
-    """A server of the module's own, to be killed."""
+    """A server of the module, to be killed."""
     with started(PostgresServer()) as server:
         yield server
 
@@ -43,7 +43,7 @@ def template_database(pg_server: PostgresServer) -> str:
 
 @pytest.fixture
 def database_url(pg_server: PostgresServer, template_database: str) -> Iterator[str]:
-    """The URL of a migrated, empty database of the test's own; about 50 ms."""
+    """The URL of a migrated, empty database of the test; takes about 50 ms."""
     name = f"t{next(_numbers)}"
     yield pg_server.create_database(name, template=template_database)
     pg_server.drop_database(name)
@@ -51,7 +51,7 @@ def database_url(pg_server: PostgresServer, template_database: str) -> Iterator[
 
 @pytest.fixture
 async def other(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Somebody else's connection to it."""
+    """Another connection to that database."""
     connection = await asyncpg.connect(database_url)
     yield connection
     connection.terminate()
@@ -67,7 +67,7 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 @pytest.fixture
 def empty_database_url(pg_server: PostgresServer) -> Iterator[str]:
-    """The URL of a database without our schema, for tests of the migrations."""
+    """The URL of a database without Tickwright's schema, for tests of the migrations."""
     name = f"e{next(_numbers)}"
     yield pg_server.create_database(name)
     pg_server.drop_database(name)
@@ -82,14 +82,14 @@ def pgbouncer(pg_server: PostgresServer) -> Iterator[PgBouncer]:
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
-    """The node that all tests share: use names of your own, and do not kill it."""
+    """The node that all tests share: use names of the test's own, and do not kill it."""
     with started(KafkaServer()) as server:
         yield server
 
 
 @pytest.fixture
 def kafka_of_my_own() -> Iterator[KafkaServer]:
-    """One node that the test may kill; what it acknowledged is on its disk, as with more nodes it is on theirs."""
+    """One node that the test may kill; what it acknowledged is on its disk."""
     with started(KafkaServer(configuration={"log.flush.interval.messages": "1"})) as server:
         yield server
 
@@ -103,55 +103,55 @@ def kafka_cluster() -> Iterator[KafkaServer]:
 
 @pytest.fixture
 def kafka_prefix() -> str:
-    """What the names of the test's topics and transactions begin with."""
+    """The prefix of the test's topics and transactions."""
     return f"t{secrets.token_hex(6)}"
 
 
 @pytest.fixture(scope="session")
 def rabbit_server() -> Iterator[RabbitServer]:
-    """The node that all tests share: use names of your own, and do not kill it."""
+    """The node that all tests share: use names of the test's own, and do not kill it."""
     with started(RabbitServer()) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def mortal_rabbit() -> Iterator[RabbitServer]:
-    """A node of the module's own, to be killed."""
+    """A node of the module, to be killed."""
     with started(RabbitServer()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """The server that all tests share: use keys of your own, and do not kill it."""
+    """The server that all tests share: use keys of the test's own, and do not kill it."""
     with started(RedisServer()) as server:
         yield server
 
 
 @pytest.fixture
 def mortal_redis() -> Iterator[RedisServer]:
-    """A server of the test's own, to be killed, flushed and filled; it loses nothing that it has answered."""
+    """A server of the test, to be killed, flushed and filled; it loses nothing that it has answered."""
     with started(RedisServer({"appendfsync": "always"})) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[ObjectServer]:
-    """The server that all tests share: use a prefix of your own, and do not kill it."""
+    """The server that all tests share: use a prefix of the test's own, and do not kill it."""
     with started(ObjectServer()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[GcsServer]:
-    """The same of Google's kind."""
+    """A server for Google's object store."""
     with started(GcsServer()) as server:
         yield server
 
 
 @pytest.fixture(params=["file", "s3", "gs"])
 def object_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
-    """Each kind of store in turn, empty."""
+    """Each kind of store, one after the other, empty."""
     if request.param == "file":
         store = open_store((tmp_path / "objects").as_uri(), {})
     else:

@@ -1,6 +1,6 @@
-"""Fixtures: apps, APIs and worlds of the capabilities, on databases and queues of the test's own.
+"""Fixtures: apps, APIs and worlds of the capabilities, on databases and queues of the test.
 
-A module that kills a server puts a mortal one under the same name: a ``redis_server`` that returns ``mortal_redis``.
+A module that kills a server defines a mortal one under the same name: a ``redis_server`` that returns ``mortal_redis``.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ async def app(database_url: str) -> AsyncIterator[Tickwright]:
 async def audiences(
     request: pytest.FixtureRequest, tmp_path: Path, empty_database_url: str
 ) -> AsyncIterator[AudienceWorld]:
-    """Each kind of place in turn, empty."""
+    """Each kind of source, one after the other, empty."""
     async with audience_world(request.param, tmp_path, empty_database_url) as made:
         yield made
 
@@ -54,21 +54,21 @@ async def audiences(
 async def audience_bases(
     request: pytest.FixtureRequest, tmp_path: Path, empty_database_url: str
 ) -> AsyncIterator[AudienceWorld]:
-    """Each kind of database in turn, empty."""
+    """Each kind of database, one after the other, empty."""
     async with audience_world(request.param, tmp_path, empty_database_url) as made:
         yield made
 
 
 @pytest.fixture
 async def batches(database_url: str) -> AsyncIterator[BatchWorld]:
-    """A world of the test's own."""
+    """A world of the test."""
     async with batch_world(database_url) as world:
         yield world
 
 
 @pytest.fixture
 def bench_ground(database_url: str, tmp_path: Path) -> Iterator[Ground]:
-    """The ground of a bench on a database of the test's own."""
+    """The ground of a bench on a database of the test."""
     with psycopg.connect(database_url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
         ground = Ground(database_url, tmp_path, connection, Path("pgbench"))
         try:
@@ -92,7 +92,7 @@ def side_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def side(side_kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Side]:
-    """Each broker in turn, with its counterpart."""
+    """Each broker, one after the other, with its counterpart."""
     async with AsyncExitStack() as stack:
         side = await SIDES[side_kind](stack, request)
         yield side
@@ -122,7 +122,7 @@ async def worlds(
 
 @pytest.fixture
 async def fanout(rabbit_server: RabbitServer) -> AsyncIterator[Fanout]:
-    """Queues of the test's own."""
+    """Queues of the test."""
     fanout = Fanout(rabbit_server.url)
     await fanout.prepare()
     yield fanout
@@ -131,7 +131,7 @@ async def fanout(rabbit_server: RabbitServer) -> AsyncIterator[Fanout]:
 
 @pytest.fixture(params=["redis", "postgres"])
 async def reports(request: Any, database_url: str, tmp_path: Path) -> AsyncIterator[ReportWorld]:
-    """A world whose small parts are in Redis, or in PostgreSQL alone; keys and files of its own."""
+    """A world whose small parts are in Redis, or in PostgreSQL alone; with its own keys and files."""
     redis_url = request.getfixturevalue("redis_server").url if request.param == "redis" else None
     async with report_world(database_url, tmp_path, redis_url, redis_prefix=database_url.rpartition("/")[2]) as world:
         yield world
@@ -139,13 +139,13 @@ async def reports(request: Any, database_url: str, tmp_path: Path) -> AsyncItera
 
 @pytest.fixture
 async def alone(database_url: str, tmp_path: Path) -> AsyncIterator[ReportWorld]:
-    """A world where PostgreSQL serves alone."""
+    """A world with PostgreSQL alone."""
     async with report_world(database_url, tmp_path) as world:
         yield world
 
 
 @pytest.fixture
-async def desk(alone: ReportWorld) -> AsyncIterator[ReportApi]:
+async def reports_api(alone: ReportWorld) -> AsyncIterator[ReportApi]:
     """An API on it, with the report type ``users``."""
     async with report_api(alone) as asking:
         yield asking
@@ -162,13 +162,13 @@ async def report_worlds(
 
 @pytest.fixture
 async def merges() -> AsyncIterator[MergeProcesses]:
-    """One merge process, which is replaced when a test costs it its life."""
+    """One merge process, which is replaced when a test kills it."""
     async with merge_processes() as made:
         yield made
 
 
 @pytest.fixture
 async def wheels(database_url: str) -> AsyncIterator[Wheels]:
-    """The loops on an empty database."""
+    """The three loops on an empty database."""
     async with open_wheels(database_url) as wheels:
         yield wheels

@@ -1,4 +1,4 @@
-"""All roles in two processes on one database, a load that reaches each of them, and what they have run."""
+"""All roles in two processes on one database, a load for each of them, and their runs."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ _ENDS = "SELECT status, count(*) AS n FROM tickwright.executions GROUP BY status
 
 
 class Fleet:
-    """Processes of two releases on one database, and what they have run."""
+    """Processes of two releases on one database, and their runs."""
 
     def __init__(self, url: str, folder: Path, before: Path | None = None) -> None:
         self.url, self._folder, self._before = url, folder, before
@@ -53,7 +53,7 @@ class Fleet:
         self.api = ""
 
     def environment(self, release: Release, **more: str) -> dict[str, str]:
-        """What a process of the release finds."""
+        """Return the environment of a process of the release."""
         code = [f"{self._before}/src"] if release == "old" else []
         if release == "new":
             more["FANOUT_UNSIGNED"] = "run"  # schedulers of the release before do not sign
@@ -63,7 +63,7 @@ class Fleet:
         return {**env, "PYTHONPATH": ":".join([*code, str(TESTS / "kit")])}
 
     def start(self, release: Release, roles: tuple[str, ...]) -> Child:
-        """Begin a process; if it is an API, it is the one that is asked from now on."""
+        """Start a process; if it is an API, later requests go to it."""
         name = f"{release}-{len(self._started)}"
         address = f"127.0.0.1:{free_port()}"
         env = self.environment(
@@ -77,31 +77,31 @@ class Fleet:
         return child
 
     async def drain(self, child: Child) -> None:
-        """Ask for an end, as a deploy does, and wait for it."""
+        """Request a drain, as a deploy does, and wait for the end."""
         child.send_signal(signal.SIGTERM)
         await eventually_async(lambda: child.poll() is not None, 60, what="it has drained")
         assert child.returncode == 0
 
     def kill(self) -> None:
-        """End what still runs."""
+        """Kill the running processes."""
         for child in self._started:
             if child.poll() is None:
                 kill_group(child)
 
     def runs(self, release: str = "*") -> list[tuple[str, ...]]:
-        """What ran, in processes of one release or of all."""
+        """Return the runs in processes of one release or of all."""
         files = sorted(self._folder.glob(f"{release}-*.runs"))
         return [tuple(line.split()) for file in files for line in file.read_text().splitlines()]
 
     def complaints(self) -> list[str]:
-        """Lines of logs that no upgrade may cause."""
-        words = ("Traceback", "Undefined", "internal_error", "crashed")
+        """Return lines of the logs that no upgrade may cause."""
+        wanted = ("Traceback", "Undefined", "internal_error", "crashed")
         lines = [line for log in self._folder.glob("*.log") for line in log.read_text(errors="replace").splitlines()]
-        return [line for line in lines if any(word in line for word in words)]
+        return [line for line in lines if any(text in line for text in wanted)]
 
 
 class Load:
-    """Jobs by SQL and by HTTP, reports and batches, all the time."""
+    """Jobs by SQL and by HTTP, reports and batches, continuously."""
 
     def __init__(self, pool: Pool, fleet: Fleet, key: str) -> None:
         self._pool, self._fleet = pool, fleet
@@ -113,7 +113,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Ask for the length of the block."""
+        """Send the load for the length of the block."""
         over = asyncio.Event()
         tasks = [asyncio.create_task(work(over)) for work in (self._sql, self._http)]
         yield
@@ -140,17 +140,17 @@ class Load:
                 await asyncio.sleep(0.05)
 
     async def _until_taken(self, client: aiohttp.ClientSession, path: str, body: Any, key: str | None) -> Any:
-        """Send it, to whichever API there is, until one has answered."""
+        """Send a request to the present API until one has answered."""
         head = {} if key is None else {"Idempotency-Key": key}
 
         async def answered() -> Any:
             with suppress(aiohttp.ClientError, TimeoutError):
                 async with client.post(f"{self._fleet.api}/v1/{path}", json=body, headers=head) as answer:
-                    said = json.loads(await answer.read())
+                    response = json.loads(await answer.read())
                     if answer.status in {200, 201, 202}:
-                        return said
-                    if answer.status not in {503, 504} and said.get("code") != "execution_open":
-                        self.unexpected.append((path, answer.status, said))
+                        return response
+                    if answer.status not in {503, 504} and response.get("code") != "execution_open":
+                        self.unexpected.append((path, answer.status, response))
             return None
 
         return await eventually_async(answered, 60, what=f"{path} is answered")
@@ -172,7 +172,7 @@ async def are_done(fleet: Fleet, release: Release, what: str) -> None:
 
 
 async def has(pool: Pool, query: str, count: int) -> bool:
-    """Whether the query counts so many; before the first migration it does not."""
+    """Whether the query returns this count; before the first migration it does not."""
     with suppress(asyncpg.UndefinedTableError):
         return bool(await pool.fetchval(query) == count)
     return False

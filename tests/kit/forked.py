@@ -1,4 +1,4 @@
-"""What the process that others are forked from imports, once for all of them."""
+"""The imports of the process that others are forked from, once for all of them."""
 
 import gc
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""Processes of ours, forked from one that has imported everything.
+"""Processes of the tests, forked from one that has imported everything.
 
-An interpreter that imports the product anew takes one to two seconds of a processor. Tests start thousands of them,
-and most are killed soon afterwards. Forked ones are processes like any other: with a pid, a session and an exit code
-of their own. One whose environment the interpreter or the loader reads at its start is started anew.
+A new interpreter takes one to two seconds of a processor to import the product. Tests start thousands of them, and
+kill most of them soon afterwards. Forked processes are like any other: with their own pid, session and exit code.
+If the interpreter or the loader reads the environment at its start, a new interpreter is started.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class Child(Protocol):
-    """What a test does with a process that it has started; what ``subprocess.Popen`` has, too."""
+    """The interface of a started process; ``subprocess.Popen`` has it, too."""
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its process id."""
 
     @property
     def returncode(self) -> int | None:
@@ -42,7 +42,7 @@ class Child(Protocol):
         """Return its exit code, or ``None`` while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; ``subprocess.TimeoutExpired`` when it does not come in time."""
+        """Wait for its end; ``subprocess.TimeoutExpired`` if it does not end in time."""
 
     def send_signal(self, sig: int, /) -> None:
         """Send it a signal, unless it has ended."""
@@ -101,7 +101,7 @@ class Forked:
 
 @dataclass(frozen=True)
 class Start:
-    """What is started: ``-m MODULE`` or a script, with its words, as behind ``python``."""
+    """What is started: ``-m MODULE`` or a script, with its arguments, as after ``python``."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -111,7 +111,7 @@ class Start:
     erred: str | None = None
 
     def run(self) -> None:
-        """Become it."""
+        """Run it in this process."""
         assert "kit.forked" in sys.modules, "the process that others are forked from has not imported what they need"
         os.setsid()
         names = (self.heard, self.said, self.erred or self.said)
@@ -138,7 +138,7 @@ class Start:
 
 
 def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a command is one of ours, and nothing in its environment is read before our code runs."""
+    """Whether a command is one of the tests', and nothing in its environment is read before its code runs."""
     if command[0] != sys.executable or not (command[1].endswith(".py") or command[1:3] == ["-m", "tickwright"]):
         return False
     changed = {name for name in {*environment, *os.environ} if environment.get(name) != os.environ.get(name)}
@@ -158,6 +158,6 @@ def _ensure_running() -> None:
 
 
 def stop_forking() -> None:
-    """End the process that others are forked from; the next one starts another."""
+    """End the process that others are forked from; the next fork starts another."""
     forkserver._forkserver._stop()  # type: ignore[attr-defined]  # as CPython's own tests do
     resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""A real Apache Kafka for tests: one node or three, own ports and folders, killed and started again by number.
+"""A real Apache Kafka for tests: one node or three, with own ports and folders, killed and restarted by number.
 
 The jars are Apache's own, from Maven; ``scripts/test-servers.sh`` puts them into ``.kafka/libs`` of the checkout. Each
-node is broker and controller. Beside its ordinary listener it has one that it names by another port: whoever puts
-a :class:`kit.kafka_proxy.KafkaProxy` there sees all that a client says.
+node is broker and controller. Beside its ordinary listener it has one that it advertises with another port:
+a :class:`kit.kafka_proxy.KafkaProxy` at that port sees all requests of a client.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ CLASSES = HOME / "kafka.jsa"
 """A class-data archive: a node starts in one second instead of three."""
 
 _HEAP = "384m"
-NO_OPTIONS = {"JAVA_TOOL_OPTIONS": ""}  # somebody's debugger is not ours
+NO_OPTIONS = {"JAVA_TOOL_OPTIONS": ""}  # options of the environment, such as a debugger's, are left out
 _START_WITHIN_S = 90
 _API_VERSIONS = (
     b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"  # length, key 18, version 0, id 1, no client
@@ -40,8 +40,8 @@ class KafkaServer:
     """A cluster on loopback, of one node by default.
 
     Args:
-        nodes: 1 or 3; three have replication 3 and two replicas in sync at least.
-        configuration: Lines for ``server.properties``, on top of ours.
+        nodes: 1 or 3; three have replication 3 and at least two replicas in sync.
+        configuration: Lines for ``server.properties``, added to the kit's.
     """
 
     def __init__(self, nodes: int = 1, configuration: dict[str, str] | None = None) -> None:
@@ -77,7 +77,7 @@ class KafkaServer:
             self._await(number)
 
     def start_node(self, number: int) -> None:
-        """Start one node again, with the data that it had; return when it answers."""
+        """Start one node again, with its data; return when it answers."""
         self._spawn(number)
         self._await(number)
 
@@ -86,7 +86,7 @@ class KafkaServer:
         kill_group(self._children.pop(number))
 
     def stop(self) -> None:
-        """Stop as an operator would. Twice is harmless."""
+        """Stop as an operator would. A second call is harmless."""
         children, self._children = self._children, {}
         for child in children.values():
             child.send_signal(signal.SIGTERM)
@@ -119,8 +119,8 @@ class KafkaServer:
 
     def _spawn(self, number: int) -> None:
         shared = [f"-XX:SharedArchiveFile={CLASSES}", "-Xshare:auto"] if CLASSES.exists() else []
-        words = [*_java(_HEAP, *shared), "kafka.Kafka", str(self._file(number))]
-        self._children[number] = spawn(words, self._log(number), NO_OPTIONS)
+        command = [*_java(_HEAP, *shared), "kafka.Kafka", str(self._file(number))]
+        self._children[number] = spawn(command, self._log(number), NO_OPTIONS)
 
     def _await(self, number: int) -> None:
         log = self._log(number)
@@ -132,8 +132,8 @@ class KafkaServer:
         cluster_id = urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
         for number in self.ports:
             self._file(number).write_text(self._properties(number))
-            words = [*_java("128m"), "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
-            subprocess.run([*words, str(self._file(number))], check=True, stdout=subprocess.DEVNULL)
+            command = [*_java("128m"), "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
+            subprocess.run([*command, str(self._file(number))], check=True, stdout=subprocess.DEVNULL)
         self._formatted = True
 
     def _properties(self, number: int) -> str:
@@ -166,7 +166,7 @@ class KafkaServer:
             "share.coordinator.state.topic.min.isr": in_sync,
             "group.initial.rebalance.delay.ms": 0,
             "broker.heartbeat.interval.ms": 500,
-            "broker.session.timeout.ms": 3000,  # a node that was killed comes back only after its session
+            "broker.session.timeout.ms": 3000,  # a killed node returns only after its session
             "auto.create.topics.enable": "false",
             **self._configuration,
         }
@@ -187,8 +187,8 @@ def _train() -> None:
     server = KafkaServer()
     try:
         server._format()
-        words = [*_java(_HEAP, f"-XX:ArchiveClassesAtExit={mine}"), "kafka.Kafka", str(server._file(1))]
-        server._children[1] = spawn(words, server._log(1), NO_OPTIONS)
+        command = [*_java(_HEAP, f"-XX:ArchiveClassesAtExit={mine}"), "kafka.Kafka", str(server._file(1))]
+        server._children[1] = spawn(command, server._log(1), NO_OPTIONS)
         server._await(1)
         server.stop()
         with contextlib.suppress(FileNotFoundError):  # a Java without archives: nodes start slower
@@ -197,7 +197,7 @@ def _train() -> None:
         server.destroy()
 
 
-# Topics of a cluster with three nodes: where their replicas are, who leads them.
+# Topics of a cluster with three nodes: where their replicas are, and which nodes lead them.
 
 
 def make_topics(bootstrap: str, layout: Mapping[str, list[list[int]]]) -> None:
@@ -232,7 +232,7 @@ def raise_epoch(server: KafkaServer, topic: str) -> None:
 
 
 def make_again_elsewhere(server: KafkaServer, topic: str) -> None:
-    """Delete a topic of one partition and make it again at once, empty, led by another node; blocks."""
+    """Delete a topic of one partition and create it again at once, empty, led by another node; blocks."""
     (former,) = leaders_of(server.url, topic)
     admin = AdminClient({"bootstrap.servers": server.url, "log_level": 0})
     admin.delete_topics([topic])[topic].result(20)

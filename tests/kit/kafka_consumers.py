@@ -1,4 +1,4 @@
-"""Consumers that read polls from Kafka: their source, polls that our relay publishes, and what the group committed."""
+"""Consumers that read polls from Kafka: their source, polls that a relay publishes, and the group's commits."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -32,7 +32,7 @@ SELECT due_at, due_at, slot_id, partner_no, ids, account_nos, external_ids FROM 
 
 
 def kafka_source(bootstrap: str, prefix: str) -> Callable[[Pool, WorkerSession], KafkaPollSource]:
-    """Return what makes a source of the tests' topic, with the shortest session that Kafka allows."""
+    """Return a factory of sources of the tests' topic, with the shortest session that Kafka allows."""
 
     def make(pool: Pool, session: WorkerSession) -> KafkaPollSource:
         terms = terms_of(bootstrap, prefix)
@@ -42,7 +42,7 @@ def kafka_source(bootstrap: str, prefix: str) -> Callable[[Pool, WorkerSession],
 
 
 async def publish(world: PollWorld, count: int, **settings: Any) -> Trackers:
-    """Set a partner up with trackers, and let our relay publish their polls; return when all are on the topic."""
+    """Set a partner up with trackers, and let a relay publish their polls; return when all are on the topic."""
     trackers = await hand_to_relay(world, count, **settings)
     async with world.running(world.relay()):
         await world.emptied()
@@ -58,7 +58,7 @@ async def hand_to_relay(world: PollWorld, count: int, **settings: Any) -> Tracke
 
 @asynccontextmanager
 async def running_relay_and_consumer(world: PollWorld) -> AsyncIterator[Node]:
-    """Run both roles in one process, as the settings alone say; the partner ``acme`` answers each poll."""
+    """Run both roles in one process, by its settings alone; the partner ``acme`` answers each poll."""
 
     async def ask(_: Poll) -> Answer:
         return Answer("moving")
@@ -81,7 +81,7 @@ async def running_relay_and_consumer(world: PollWorld) -> AsyncIterator[Node]:
 
 
 def make_again(bootstrap: str, topic: str) -> None:
-    """Delete a topic and make it again at once, empty; blocks."""
+    """Delete a topic and create it again at once, empty; blocks."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = len(admin.list_topics(topic, timeout=10).topics[topic].partitions)
     admin.delete_topics([topic])[topic].result(10)
@@ -101,7 +101,7 @@ def make_again(bootstrap: str, topic: str) -> None:
 
 
 def spoil(world: PollWorld) -> None:
-    """Put records on the topic that no relay of ours writes; blocks."""
+    """Put records on the topic that no relay of the product writes; blocks."""
     producer = Producer({"bootstrap.servers": world.bootstrap, "log_level": 0})
     poll = (
         b'{"version":%d,"id":"poll_1_0","tracker_id":1,"due_at":"2026-11-21T10:00:00Z","partner":"%s",'
@@ -117,12 +117,12 @@ def spoil(world: PollWorld) -> None:
             (poll % (1, b"acme")).replace(b'_id":1,', b'_id":0,'),
         ):
             producer.produce(world.topic, value, partition=number, headers=[("slot_id", b"0")])
-        producer.produce(world.topic, poll % (1, b"acme"), partition=number)  # no slot: its tracker's place says it
+        producer.produce(world.topic, poll % (1, b"acme"), partition=number)  # no slot: the tracker has it
     assert producer.flush(10) == 0
 
 
 class Offsets:
-    """What the group has committed, and where the records are; blocks."""
+    """The group's committed offsets, and the ends of the partitions; blocks."""
 
     def __init__(self, world: PollWorld) -> None:
         self._topic = world.topic
@@ -130,15 +130,15 @@ class Offsets:
         self._client = Consumer(group)
 
     def committed(self) -> dict[int, int]:
-        """Return the committed offset of each partition; 0 where there is none."""
+        """Return the committed offset of each partition; 0 if there is none."""
         places = [TopicPartition(self._topic, number) for number in range(3)]
         return {one.partition: max(0, one.offset) for one in self._client.committed(places, timeout=10)}
 
     def ends(self) -> dict[int, int]:
-        """Return where each partition ends, markers of transactions included."""
+        """Return the end of each partition, markers of transactions included."""
         places = [TopicPartition(self._topic, number) for number in range(3)]
         return {one.partition: self._client.get_watermark_offsets(one, timeout=10)[1] for one in places}
 
     def close(self) -> None:
-        """Let go of Kafka."""
+        """Close the connections to Kafka."""
         self._client.close()

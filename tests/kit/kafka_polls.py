@@ -1,6 +1,6 @@
-"""What tests of the polls' relay share: an outbox filled by SQL, relays, a consumer of our own, and the checkers.
+"""Shared by tests of the polls' relay: an outbox filled by SQL, relays, an independent consumer, and the checkers.
 
-The consumer knows nothing of the product: it reads the topic from its beginning to its end, committed records or all.
+The consumer does not use the product: it reads the topic from its beginning to its end, committed records or all.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ WITH partner AS (
 )
 SELECT id, date_part('epoch', at)::bigint + id % 60 AS due FROM turn, generate_series(1, $2) AS id WHERE t = 0
 """
-"""$1 turns, an hour apart and all due, of $2 trackers with a row each; only the last one still counts."""
+"""$1 due minutes, an hour apart and all due, of $2 trackers with a row each; only the last one still counts."""
 
 LATE_ROW = """
 INSERT INTO tickwright.scheduler_outbox (release_at, due_at, slot_id, partner_no, ids, account_nos, external_ids)
@@ -116,7 +116,7 @@ SELECT (SELECT coalesce(sum(selected), 0) FROM tickwright.poll_slices) AS select
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record of the topic, as a consumer sees it."""
+    """A record of the topic, as the consumer reads it."""
 
     partition: int
     offset: int
@@ -136,27 +136,27 @@ class Seen:
 
 
 def terms_of(bootstrap: str, prefix: str, **more: Any) -> KafkaConfig:
-    """Return the terms of a test: a single broker will do, and waits are short."""
+    """Return the configuration of a test: a single broker is enough, and waits are short."""
     return KafkaConfig(bootstrap, prefix, **{"allow_single_broker": True, "partitions": 3, **more})
 
 
 def set_topic(bootstrap: str, topic: str, name: str, value: str) -> None:
-    """Change a setting of a topic; blocks until the broker has heard of it."""
+    """Change a setting of a topic; blocks until the broker has applied it."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # kept: what it was asked ends with it
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # kept: its pending requests end with it
     (done,) = admin.incremental_alter_configs([resource]).values()
     done.result(10)
 
-    def heard() -> bool:
+    def is_applied() -> bool:
         (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         return bool(found.result(10)[name].value == value)
 
-    eventually(heard, what=f"{name} of {topic} is {value}")
+    eventually(is_applied, what=f"{name} of {topic} is {value}")
 
 
 def read_raw(bootstrap: str, topic: str, *, committed: bool = True) -> list[tuple[Message, bytes, dict[str, bytes]]]:
-    """Return every record of a topic with its bytes and headers, from the beginning to the end as it is now; blocks."""
+    """Return every record of a topic with its bytes and headers, from the beginning to the present end; blocks."""
     level = "read_committed" if committed else "read_uncommitted"
     consumer = Consumer(
         {
@@ -178,7 +178,7 @@ def read_raw(bootstrap: str, topic: str, *, committed: bool = True) -> list[tupl
 
 
 def read_topic(bootstrap: str, topic: str, *, committed: bool = True) -> list[Seen]:
-    """Return every record of a topic, from the beginning to the end as it is now; blocks."""
+    """Return every record of a topic, from the beginning to the present end; blocks."""
     return [
         Seen(one.partition() or 0, one.offset() or 0, one.key() or b"", body, headers, _time_of(one))
         for one, body, headers in read_raw(bootstrap, topic, committed=committed)
@@ -203,7 +203,7 @@ def _to_the_end(consumer: Consumer, partitions: int) -> Iterable[tuple[Message, 
 
 
 class PollWorld:
-    """A database, a Kafka and names of a test's own."""
+    """A database, a Kafka and names of one test."""
 
     def __init__(self, url: str, pool: asyncpg.Pool, bootstrap: str, prefix: str) -> None:
         self.url, self.pool, self.bootstrap, self.prefix = url, pool, bootstrap, prefix
@@ -221,18 +221,18 @@ class PollWorld:
         minutes_ago: int = 0,
         release_in_s: float | None = None,
     ) -> None:
-        """Put polls into the outbox that are due, and into the ledger, in one statement."""
+        """Put due polls into the outbox, and into the ledger, in one statement."""
         found = await self.pool.fetch(FILL, partner, rows, trackers, first, minutes_ago, release_in_s)
         self.expected |= {f"poll_{row['id']}_{row['due']}" for row in found}
         assert len(found) == rows * trackers
 
     async def fill_turns(self, turns: int, trackers: int) -> None:
-        """Put overdue turns of the same trackers into the outbox; only the polls of the last one are expected."""
+        """Put overdue polls of the same trackers and several minutes into the outbox; only those of the last count."""
         found = await self.pool.fetch(FILL_TURNS, turns, trackers)
         self.expected |= {f"poll_{row['id']}_{row['due']}" for row in found}
 
     async def superseded(self) -> list[int]:
-        """Return how many polls of each turn were dropped, oldest turn first, as the ledger says."""
+        """Return how many polls of each minute were dropped, oldest first, as the ledger says."""
         rows = await self.pool.fetch("SELECT superseded FROM tickwright.poll_slices ORDER BY due_at")
         return [row["superseded"] for row in rows]
 
@@ -265,12 +265,12 @@ class PollWorld:
         times: int = 1,
         environment: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start a relay as a process of its own."""
-        words = [sys.executable, str(_PROGRAM), self.url, self.bootstrap, self.prefix, str(lease_s)]
-        return spawn([*words, *([probe, str(times)] if probe else [])], folder / "relay.log", environment)
+        """Start a relay as a separate process."""
+        command = [sys.executable, str(_PROGRAM), self.url, self.bootstrap, self.prefix, str(lease_s)]
+        return spawn([*command, *([probe, str(times)] if probe else [])], folder / "relay.log", environment)
 
     async def pending(self) -> int:
-        """Return how many polls are in the outbox; the books must balance at every look."""
+        """Return how many polls are in the outbox; the ledger must balance at every call."""
         async with (
             self.pool.acquire() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -288,7 +288,7 @@ class PollWorld:
         await eventually_async(empty, within_s, what="the outbox of polls is empty")
 
     async def seen(self, *, committed: bool = True) -> list[Seen]:
-        """Return what is on the topic."""
+        """Return the records of the topic."""
         return await asyncio.to_thread(read_topic, self.bootstrap, self.topic, committed=committed)
 
     async def positions_seen(self) -> list[int]:
@@ -297,7 +297,7 @@ class PollWorld:
         return [one.value["batch_no"] for one in found]
 
     async def take_at_most(self, size_bytes: int) -> None:
-        """Let the topic refuse larger sets of records from now on."""
+        """Let the topic refuse larger sets of records."""
         await asyncio.to_thread(set_topic, self.bootstrap, self.topic, "max.message.bytes", str(size_bytes))
 
     async def check(self) -> list[Seen]:
@@ -309,12 +309,12 @@ class PollWorld:
 
 
 def check_exactly_once(seen: Sequence[Seen], expected: set[str]) -> None:
-    """K1, K2, K4: no poll is lost, none comes twice, none is there that nobody selected."""
+    """K1, K2, K4: no poll is lost, none is there twice, and none is there that was not selected."""
     counts = Counter(one.id for one in seen)
     assert not expected - counts.keys(), f"K1 broken: {len(expected - counts.keys())} polls are lost"
     twice = [poll for poll, times in counts.items() if times > 1]
     assert not twice, f"K2 broken: {len(twice)} polls came more than once, such as {twice[0]}"
-    assert not counts.keys() - expected, "K4 broken: polls that nobody selected"
+    assert not counts.keys() - expected, "K4 broken: polls that were not selected"
 
 
 def check_batches(seen: Sequence[Seen]) -> None:
@@ -342,7 +342,7 @@ async def poll_world(url: str, bootstrap: str, prefix: str) -> AsyncIterator[Pol
 
 
 async def check_late_commit(world: PollWorld) -> None:
-    """K2: a relay that was overtaken between freeze and commit, and does not know it, adds nothing to the topic."""
+    """K2: a relay that was overtaken between freeze and commit, and has not noticed it, adds nothing to the topic."""
     frozen, published = "relay.poll_batch_frozen", "relay.poll_batch_published"
     stops = Stops()
     stops.close(frozen)
@@ -356,7 +356,7 @@ async def check_late_commit(world: PollWorld) -> None:
         async with world.running(world.relay("heir")):
             await world.emptied()
             assert lease is not None
-            assert lease.holds(), "it believes that the lease is its own"
+            assert lease.holds(), "it takes the lease for its own"
             stops.open(frozen)
             over = lambda: zombie.counters.fenced + stops.reached_times[published] == 1  # noqa: E731
             await eventually_async(over, 20, what="the zombie has tried")
@@ -365,7 +365,7 @@ async def check_late_commit(world: PollWorld) -> None:
 
 
 async def check_overtaken_after_commit(world: PollWorld) -> None:
-    """K2: a batch that is on the topic and not marked is found there by the next relay, and not sent again."""
+    """K2: the next relay finds a batch that is on the topic and not marked, and does not send it again."""
     published = "relay.poll_batch_published"
     stops = Stops()
     stops.close(published)
@@ -384,7 +384,7 @@ async def check_overtaken_after_commit(world: PollWorld) -> None:
 
 
 async def check_stopped_before_send(world: PollWorld) -> None:
-    """K1: what a relay had frozen and not sent when it ended is sent by the next."""
+    """K1: a batch that a relay had frozen and not sent when it ended is sent by the next one."""
     frozen = "relay.poll_batch_frozen"
     stops = Stops()
     stops.close(frozen)
@@ -400,14 +400,14 @@ async def check_stopped_before_send(world: PollWorld) -> None:
 
 
 async def check_late_row(world: PollWorld) -> None:
-    """K1: rows of a transaction that was open while later ones went out are found by state, in a later batch."""
+    """K1: rows of a transaction that was open while later ones were published are found by state, in a later batch."""
     await world.fill(1, 1)
     async with world.pool.acquire() as connection, world.running(world.relay()) as relay:
         late = connection.transaction()
         await late.start()
         await connection.execute(LATE_ROW)
         await world.fill(2, 3, first=100)
-        await eventually_async(lambda: relay.counters.published == 7, 20, what="what came later has gone out")
+        await eventually_async(lambda: relay.counters.published == 7, 20, what="later rows are published")
         due = await connection.fetchval("UPDATE tickwright.poll_slices SET selected = selected + 1 RETURNING due_at")
         await late.commit()
         world.expected.add(f"poll_77_{int(due.timestamp())}")
@@ -416,7 +416,7 @@ async def check_late_row(world: PollWorld) -> None:
 
 
 async def check_lost_answer(world: PollWorld, proxied: str, proxy: KafkaProxy) -> None:
-    """K2: the broker has committed and the relay never hears of it: a doubt, and the position says that it is in."""
+    """K2: the broker has committed and the relay gets no answer: a doubt; the position shows the batch."""
     await world.fill(20, 7)
     proxy.lose_answer_of(END_TXN)
     relay = world.relay(log_terms={"bootstrap": proxied, "wait_s": 2.0})

@@ -1,7 +1,7 @@
-"""A proxy that reads what a Kafka client asks, so that a test can lose or hold the answer of one kind of request.
+"""A proxy that reads the requests of a Kafka client, so that a test can lose or hold the answer of one kind.
 
 Kafka's requests are framed: four bytes of length, then the two bytes of the kind. ``END_TXN`` is the commit of a
-transaction: the broker has done it, and the client does not hear of it.
+transaction: the broker executes it, and the client gets no answer.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from collections import Counter
 from kit.tcp_proxy import Flow, Link, TcpProxy
 
 PRODUCE, INIT_PRODUCER_ID, END_TXN = 0, 22, 26
-ON_THE_WAY_S = 0.5  # what was delivered is done by then: the latency of a slow network, not a wait for anything
+ON_THE_WAY_S = 0.5  # delivered requests are executed by then: the latency of a slow network, not a wait for a condition
 
 
 class KafkaProxy(TcpProxy):
-    """Sits at ``KafkaServer.proxy_port``; clients use ``KafkaServer.proxied_url``."""
+    """Listens at ``KafkaServer.proxy_port``; clients use ``KafkaServer.proxied_url``."""
 
     def __init__(self, direct_port: int, proxy_port: int) -> None:
         super().__init__("127.0.0.1", direct_port)
@@ -28,15 +28,15 @@ class KafkaProxy(TcpProxy):
         self._frames: dict[int, _Frames] = {}
 
     def lose_answer_of(self, kind: int) -> None:
-        """Pass the next request of this kind on, and swallow every answer from then on, until ``heal``."""
+        """Pass the next request of this kind on, and drop all later answers, until ``heal``."""
         self._lose_after = kind
 
     def hold_request(self, kind: int) -> None:
-        """Keep the next request of this kind, and whatever follows, from the broker until ``release``."""
+        """Keep the next request of this kind, and all later ones, from the broker until ``release``."""
         self._hold_before = kind
 
     def deliver_late(self, kind: int, *, before: int) -> None:
-        """Keep the next request of ``kind`` on its way, and deliver it just before somebody's next ``before``."""
+        """Hold the next request of ``kind``, and deliver it just before the next ``before`` of any client."""
         self._delay = (kind, before)
 
     async def _meddle(self, kind: int, link: Link) -> None:
@@ -65,7 +65,7 @@ class KafkaProxy(TcpProxy):
 
 
 class _Frames:
-    """Finds where requests begin in a stream that comes in pieces."""
+    """Finds where requests begin in a stream that arrives in pieces."""
 
     def __init__(self) -> None:
         self._skip, self._head = 0, b""

@@ -1,4 +1,4 @@
-"""Records that no client library would write, in a produce request by hand: Produce v3, record batch v2."""
+"""Records that no client library writes, in a handmade produce request: Produce v3, record batch v2."""
 
 import socket
 import struct
@@ -47,7 +47,7 @@ def record(value: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
 
 
 def bomb(size_bytes: int) -> bytes:
-    """Return a batch with one record of spaces, which is a thousandth of that on the wire."""
+    """Return a batch with one record of spaces, which is a thousand times smaller on the wire."""
     packed = zlib.compressobj(9, zlib.DEFLATED, 31)
     return batch(packed.compress(record(b" " * size_bytes)) + packed.flush(), codec=GZIP)
 
@@ -61,7 +61,7 @@ def batch(records: bytes, *, codec: int = 0) -> bytes:
 
 
 def send(bootstrap: str, topic: str, partition: int, made: bytes) -> int:
-    """Put a batch on a topic; return the broker's error, 0 for none. Blocks."""
+    """Put a batch on a topic; return the broker's error code, 0 for none. Blocks."""
     host, port = bootstrap.split(",", maxsplit=1)[0].split(":")
     name = topic.encode()
     request = struct.pack(">hhih", 0, 3, 1, 4) + b"test" + struct.pack(">hhi", -1, -1, 20_000)

@@ -1,4 +1,4 @@
-"""What tests of leases share: short terms, an effect that stores its fence, and the checker of L1 to L3."""
+"""Shared by tests of leases: short terms, an effect that stores its fence, and the checkers of L1 to L3."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ EFFECT = "INSERT INTO tickwright.test_effects (fence) VALUES ($1)"
 
 
 async def effect(lease: Lease) -> bool:
-    """Write one row under the lease in a protected transaction; false when the lease is lost."""
+    """Write one row under the lease in a fenced transaction; false when the lease is lost."""
     async with lease.transaction() as connection:
         if connection is None:
             return False
@@ -41,17 +41,17 @@ async def fences_of_effects(pool: asyncpg.Pool) -> list[int]:
 
 
 def check_fences_rise(fences: Sequence[int]) -> None:
-    """L1: each take has a higher fence than the one before."""
+    """L1: each acquired lease has a higher fence than the one before."""
     assert all(before < after for before, after in itertools.pairwise(fences)), f"L1 broken: {fences}"
 
 
 def check_effect_order(fences: Sequence[int]) -> None:
-    """L2: once an effect of a new fence is there, none of an older one follows."""
+    """L2: after an effect of a new fence none of an older one follows."""
     assert list(fences) == sorted(fences), f"L2 broken: {fences}"
 
 
 async def check_no_early_takeover(pool: asyncpg.Pool) -> None:
-    """L3: while a lease runs nobody else gets it, however often they ask."""
+    """L3: while a lease runs no other owner gets it, however often it tries."""
     first = await Leases(pool, owner="first", terms=LONG).take("early")
     assert first is not None
     takers = [Leases(pool, owner=f"other{number}", terms=LONG) for number in range(4)]
@@ -60,7 +60,7 @@ async def check_no_early_takeover(pool: asyncpg.Pool) -> None:
 
 
 async def check_zombie_changes_nothing(pool: asyncpg.Pool) -> None:
-    """L2: whoever was overtaken writes nothing any more, renews nothing and releases nothing."""
+    """L2: an owner that lost its lease writes, renews and releases nothing."""
     await pool.execute(EFFECTS)
     zombie = await Leases(pool, owner="zombie", terms=LONG).take("zombie")
     assert zombie is not None
@@ -74,7 +74,7 @@ async def check_zombie_changes_nothing(pool: asyncpg.Pool) -> None:
 
 
 async def check_transaction_outlives_its_lease(pool: asyncpg.Pool, *, renewal_due: bool = False) -> None:
-    """A statement of three times the lease's length is committed under its token: renewals pass by its lock."""
+    """A statement of three times the lease's length is committed under its token: renewals do not wait for its lock."""
     await pool.execute(EFFECTS)
     lease = await Leases(pool, owner="slow", terms=SHORT).take("slow")
     assert lease is not None
@@ -91,8 +91,8 @@ async def check_transaction_outlives_its_lease(pool: asyncpg.Pool, *, renewal_du
     assert await fences_of_effects(pool) == [lease.fence]
 
 
-async def check_nobody_passes_by_a_transaction(pool: asyncpg.Pool) -> None:
-    """L2: while a transaction of the old token can still commit nobody takes the lease, and no operator breaks it."""
+async def check_a_takeover_waits_for_a_transaction(pool: asyncpg.Pool) -> None:
+    """L2: while a transaction of the old token can still commit no owner takes the lease, and no operator breaks it."""
     await pool.execute(EFFECTS)
     old = await Leases(pool, owner="old", terms=LONG).take("pass")
     heirs = Leases(pool, owner="heir", terms=LONG)
@@ -102,7 +102,9 @@ async def check_nobody_passes_by_a_transaction(pool: asyncpg.Pool) -> None:
         await run_out(pool, "pass")
         assert await heirs.take("pass") is None, "L2 broken: taken over beside a transaction of the old token"
         breaking = asyncio.create_task(heirs.break_lease("pass"))
-        await eventually_async(lambda: True if breaking.done() else _somebody_waits(pool), what="the operator waits")
+        await eventually_async(
+            lambda: True if breaking.done() else _a_transaction_waits(pool), what="the operator waits"
+        )
         assert not breaking.done(), "L2 broken: the fence rose beside a transaction of the old token"
         await connection.execute(EFFECT, old.fence)
     assert await breaking
@@ -113,7 +115,7 @@ async def check_nobody_passes_by_a_transaction(pool: asyncpg.Pool) -> None:
     assert await fences_of_effects(pool) == [old.fence, heir.fence]
 
 
-async def _somebody_waits(pool: asyncpg.Pool) -> bool:
+async def _a_transaction_waits(pool: asyncpg.Pool) -> bool:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     return bool(await pool.fetchval(waiting))
 
@@ -133,7 +135,7 @@ async def check_zombie_cannot_disturb(pool: asyncpg.Pool) -> None:
 
 
 async def check_rests_for_its_least_time(pool: asyncpg.Pool) -> None:
-    """A lease that is given back early is nobody's until its least time is over, and its old fence writes nothing."""
+    """A lease that is released early is not taken until its least time is over, and its old fence writes nothing."""
     await pool.execute(EFFECTS)
     terms = LeaseTerms(ttl=timedelta(seconds=30), at_least=timedelta(seconds=20))
     early = await Leases(pool, owner="early", terms=terms).take("least")
@@ -142,7 +144,7 @@ async def check_rests_for_its_least_time(pool: asyncpg.Pool) -> None:
     heirs = Leases(pool, owner="heir", terms=LONG)
     assert await heirs.take("least") is None, "taken before lock_at_least_for was over"
     early.lost.clear()
-    assert not await effect(early), "L2 broken: a lease that was given back still writes"
+    assert not await effect(early), "L2 broken: a released lease still writes"
     await run_out(pool, "least")
     heir = await heirs.take("least")
     assert heir is not None

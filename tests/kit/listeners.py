@@ -21,12 +21,12 @@ CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 
 
 class Ground:
-    """An application that answers ``/healthz``, much, later, in a stream, or when it has read the body.
+    """An application that answers ``/healthz``, with many bytes, later, in a stream, or after reading the body.
 
     Attributes:
         seen: Path, body and number of fields of each request that was read.
-        streamed: The bytes of bodies that arrived behind the begin of a stream.
-        begun: How many requests the application was given.
+        streamed: The bytes of bodies that arrived after the begin of a stream.
+        begun: How many requests the application received.
         gone: Set when a stream ends with its client.
     """
 
@@ -67,7 +67,7 @@ class Ground:
         self.gone.set()
 
     async def connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, BoundedProtocol]:
-        """Connect, and return the server's end too: what is given to it arrives in segments that are known."""
+        """Connect, and return the server's protocol, too: bytes that are passed to it are segments of known size."""
         before = set(self.server.server_state.connections) if self.server else set()
         reader, writer = await self.sends(b"")
         await eventually_async(
@@ -79,7 +79,7 @@ class Ground:
 
     @property
     def holds(self) -> int:
-        """How many connections are open."""
+        """Return how many connections are open."""
         return len(self.server.server_state.connections) if self.server else 0
 
     async def sends(self, what: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -118,7 +118,7 @@ async def _ends(sent: bytes, then: bytes = b"", *, reads: bool = True) -> None:
 
 
 async def check_the_unread_body() -> None:
-    """A byte of a body, after the answer that did not wait for it, keeps nothing open."""
+    """A byte of a body, after an answer that did not wait for it, keeps no connection open."""
     await _ends(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n", b"x")
 
 
@@ -133,7 +133,7 @@ async def check_reading() -> None:
 
 
 async def check_the_unread() -> None:
-    """Of many clients that do not read some are closed, so that the others have no more unread than the bound."""
+    """Of many clients that do not read some are disconnected, so that the unread bytes of all stay below the bound."""
     limits = replace(PATIENT, unread_bytes=2 * LARGE)
     async with listening(limits) as ground:
         held = [await ground.sends(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n") for _ in range(8)]
@@ -152,7 +152,7 @@ async def check_the_unread() -> None:
 
 
 async def check_the_next() -> None:
-    """While an answer is unread no other one is made for its connection, however the request came."""
+    """While an answer is unread no further one is made for its connection, however the request arrived."""
     async with listening(PATIENT) as ground:
         reader, writer, protocol = await ground.connected()
         protocol.data_received(b"GET /large HTTP/1.1\r\n\r\n" * 2)
@@ -179,7 +179,7 @@ async def _probed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def check_the_flood() -> None:
-    """Connections that send nothing displace themselves, so another request is answered."""
+    """Connections that send nothing displace each other, so another request is answered."""
     async with listening(PATIENT) as ground:
         held = [await ground.sends(b"") for _ in range(100)]
         reader, writer = await ground.sends(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -207,7 +207,7 @@ async def check_the_busy() -> None:
 
 
 async def check_the_name() -> None:
-    """A name of somebody else is refused."""
+    """A foreign host name is refused."""
     async with listening(PATIENT) as ground:
         reader, writer = await ground.sends(b"GET /healthz HTTP/1.1\r\nhost: evil.example\r\n\r\n")
         assert b" 421 " in await asyncio.wait_for(reader.readline(), GONE_S)
@@ -215,7 +215,7 @@ async def check_the_name() -> None:
 
 
 async def check_upgrades() -> None:
-    """Wherever a request that asks for an upgrade is cut, its body is read, is no request, and the next one is."""
+    """Wherever a request with an upgrade is cut, its body is read, is no request, and the next request is answered."""
     chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
     for rest in (b"content-length: %d\r\n\r\n%b" % (len(SMUGGLED), SMUGGLED), CHUNKED + chunks):
         await _is_read(b"POST /read HTTP/1.1\r\nhost: x\r\n" + JAVA + rest)
@@ -240,7 +240,7 @@ async def _is_read(sent: bytes) -> None:
 
 
 async def check_trailers() -> None:
-    """Trailers are no fields of their request, and neither they nor chunks without bytes go on for ever."""
+    """Trailers are no fields of their request, and neither they nor chunks without bytes may be endless."""
     async with listening(PATIENT) as ground:
         reader, writer = await ground.sends(b"POST /read HTTP/1.1\r\n" + CHUNKED + b"1\r\nx\r\n0\r\nx-a: b\r\n\r\n")
         assert b" 200 " in await asyncio.wait_for(reader.readline(), GONE_S)
@@ -254,7 +254,7 @@ async def check_trailers() -> None:
                 protocol.data_received(piece * (1_000 // len(piece)))
             assert b" 431 " in await asyncio.wait_for(reader.readline(), GONE_S)
             await asyncio.wait_for(reader.read(), GONE_S)
-            assert ground.seen == [("/read", b"", 1)]  # which heard that its client is gone
+            assert ground.seen == [("/read", b"", 1)]  # the application got its client's disconnect
             writer.transport.abort()
 
 
@@ -274,7 +274,7 @@ async def check_the_pipeline() -> None:
 
 
 async def check_the_fields() -> None:
-    """A head or trailers in one segment have their bounds, too; behind what is too large nothing is read."""
+    """A head or trailers in one segment are bounded, too; after too large ones nothing is read."""
     many, long = b"a: b\r\n" * (FIELDS_MAX + 1), b"a: " + b"b" * HEAD_BYTES_MAX + b"\r\n"
     target = b"GET /" + b"a" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n"
     trailers = b"POST /read HTTP/1.1\r\n" + CHUNKED + b"0\r\n"
@@ -296,7 +296,7 @@ async def check_the_fields() -> None:
 
 
 async def check_the_end_of_parsing() -> None:
-    """Behind the begin of an answer nothing of the request is parsed."""
+    """After the begin of an answer nothing of the request is parsed."""
     async with listening(PATIENT) as ground:
         reader, writer, protocol = await ground.connected()
         protocol.data_received(b"POST /stream HTTP/1.1\r\n" + CHUNKED)
@@ -310,7 +310,7 @@ async def check_the_end_of_parsing() -> None:
 
 
 async def check_the_end_of_a_stream() -> None:
-    """A stream ends with its client, also where another request of that client waits behind it."""
+    """A stream ends with its client, also if another request of that client waits after it."""
     async with listening(PATIENT) as ground:
         reader, writer, protocol = await ground.connected()
         protocol.data_received(b"GET /stream HTTP/1.1\r\n\r\n" + PROBE)

@@ -1,4 +1,4 @@
-"""One loop of the role ``scheduler`` as a process of its own, to be killed or paused.
+"""One loop of the role ``scheduler`` as a separate process, to be killed or paused.
 
 Run as ``python loop_process.py DATABASE_URL LOOP LEASE_SECONDS``.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kit.wheels import NEWS
+from kit.wheels import EVENTS
 from tickwright.capabilities.jobs.retention import JobRetention
 from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar
@@ -26,7 +26,7 @@ async def main(url: str, loop: str, lease_s: float) -> None:
     leases = Leases(await open_pool(url, max_size=4), owner=f"child:{os.getpid()}", terms=terms)
     rounds = {
         "registrar": Registrar().round,
-        "corrector": Corrector(NEWS).round,
+        "corrector": Corrector(EVENTS).round,
         "freshness": FreshnessJudge().round,
         "upkeep": JobRetention().round,
     }

@@ -1,4 +1,4 @@
-"""Merge processes for tests, and what the machine says of them."""
+"""Merge processes for tests, and figures of the operating system about them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,7 @@ ENDLESS = "SELECT a.r AS x, b.r AS y FROM range(10000000) AS a(r), range(1000000
 
 @asynccontextmanager
 async def merge_processes(at_once: int = 1, spare: int = 0) -> AsyncIterator[MergeProcesses]:
-    """Keep merge processes for the length of the block; all of them are there when it begins, and gone behind it."""
+    """Run merge processes for the length of the block; all are running when it begins, and ended after it."""
     merges = MergeProcesses(at_once=at_once, spare=spare)
     running = asyncio.create_task(merges.run())
     try:
@@ -37,7 +37,7 @@ async def warm(merges: MergeProcesses, at_once: int = 1) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
     except OSError:
@@ -45,7 +45,7 @@ def lives(pid: int) -> bool:
 
 
 def status_bytes(pid: int, name: str) -> int:
-    """Return a figure of ``/proc/PID/status``, such as ``VmHWM``; nothing of a process that is ending."""
+    """Return a figure of ``/proc/PID/status``, such as ``VmHWM``; 0 for a process that is ending."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -74,10 +74,10 @@ async def failed(
 
 
 def left(folder: Path) -> list[str]:
-    """Return what is there beside parts."""
+    """Return the files beside the parts."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".ndjson")
 
 
 def grown(path: Path) -> bool:
-    """Whether somebody has written into a file."""
+    """Whether a file is not empty."""
     return path.exists() and path.stat().st_size > 0

@@ -1,4 +1,4 @@
-"""Older schemas, for tests of what a migration makes of them."""
+"""Older schemas, for tests of migrations."""
 
 import sqlalchemy
 

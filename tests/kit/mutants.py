@@ -1,4 +1,4 @@
-"""Mutants of Python: a function without its guard, for everybody who has that function, as long as a test lasts."""
+"""Mutants of Python: a function without its guard, for all its callers, as long as a test lasts."""
 
 import inspect
 from textwrap import dedent
@@ -9,13 +9,13 @@ import pytest
 
 
 def mutate(patch: pytest.MonkeyPatch, function: Any, guard: str, instead: str) -> None:
-    """Run ``function`` from now on as if ``instead`` stood where its source says ``guard``.
+    """Run ``function`` from now on as if its source had ``instead`` in place of ``guard``.
 
-    Its code is exchanged and not its name, so whoever imported it has the mutant, too.
+    Its code is replaced and not its name, so modules that imported it call the mutant, too.
     """
     function = inspect.unwrap(function)
     source = dedent(inspect.getsource(function))
-    assert source.count(guard) == 1, f"{function.__qualname__} says {source.count(guard)} times: {guard}"
+    assert source.count(guard) == 1, f"{function.__qualname__} has {source.count(guard)} times: {guard}"
     made = compile(source.replace(guard, instead), function.__code__.co_filename, "exec")
     codes = [one for one in made.co_consts if isinstance(one, CodeType) and one.co_name == function.__name__]
     patch.setattr(function, "__code__", codes[0])

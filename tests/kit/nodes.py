@@ -1,4 +1,4 @@
-"""A real process's roles in the test's own process, from a TOML file as a user writes it."""
+"""Roles of a real process within the test's process, from a TOML file as a user writes it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +23,7 @@ from tickwright.store.pool import Pool
 
 
 def settings_of(url: str, folder: Path, config: str, **more: Any) -> Settings:
-    """Return settings of a process with this TOML file, any free ports, and files in a folder."""
+    """Return settings of a process with this TOML file, free ports, and files in a folder."""
     path = folder / "tickwright.toml"
     path.write_text(config)
     anywhere = Bind("127.0.0.1", 0)
@@ -49,17 +49,17 @@ async def running(settings: Settings, program: Declarations, *roles: str) -> Asy
 
 @dataclass(kw_only=True)
 class RoleProcess:
-    """What a process of the role would run."""
+    """The services of one role."""
 
     services: Sequence[Service]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Run every one of them."""
+        """Run each of them."""
         self.tasks = [asyncio.create_task(service.run()) for service in self.services]
 
     async def stop(self) -> None:
-        """Stop everything in order, as a deploy does."""
+        """Stop all in order, as a deploy does."""
         for service in reversed(self.services):
             await service.quiesce()
         for service in reversed(self.services):
@@ -69,12 +69,12 @@ class RoleProcess:
             task.result()
 
 
-# A process as its plugins see it, with what they add for some roles; nothing of it runs.
+# A process as its plugins see it, with their additions for some roles; none of its services runs.
 
 
 @asynccontextmanager
 async def started(pool: Pool, settings: Settings, *roles: str) -> AsyncIterator[Context]:
-    """Give the context of a process with ``roles``, in which every plugin has added what it has."""
+    """Yield the context of a process with ``roles``, with the additions of every plugin."""
     context = Context(settings, pool, None, Registrations(), dict, roles=frozenset(roles))
     terms = LeaseTerms(settings.lease, settings.lease / 8)
     session = WorkerSession(pool, name="test", roles=roles, version="0.0.0", terms=terms)

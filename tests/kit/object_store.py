@@ -1,4 +1,4 @@
-"""A real S3 over HTTP for tests: moto's server, a process of its own on a free port."""
+"""A real S3 over HTTP for tests: moto's server, a separate process on a free port."""
 
 import asyncio
 import base64
@@ -27,10 +27,10 @@ USER = {"AWS_ACCESS_KEY_ID": "AKIATICKWRIGHT", "AWS_SECRET_ACCESS_KEY": "not-in-
 
 
 class ObjectServer(ServerProcess):
-    """One server with the bucket ``tickwright``; what it keeps is gone when it stops.
+    """One server with the bucket ``tickwright``; its objects are deleted when it stops.
 
     Args:
-        strict: It knows no user at all, so that every signed request is refused.
+        strict: It knows no user, so that every signed request is refused.
     """
 
     def __init__(self, *, strict: bool = False) -> None:
@@ -44,20 +44,20 @@ class ObjectServer(ServerProcess):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What an adapter is told to find this server."""
+        """The environment by which an adapter finds this server."""
         return {**USER, "AWS_ENDPOINT_URL": self.url}
 
     def start(self) -> None:
         """Return when the server answers and has its bucket."""
-        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self._child = spawn(words, self.log, {"TMPDIR": str(self.folder)})
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self._child = spawn(command, self.log, {"TMPDIR": str(self.folder)})
         wait_for_port(self.port, self._child, self.log, b"OPTIONS / HTTP/1.0\r\n\r\n", 60)
         self.ask("PUT", f"/{BUCKET}")
         if self._strict:
             self.ask("POST", "/moto-api/reset-auth", b"0")
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> str:
-        """Say something to the server as an administrator, and return the body of its answer."""
+        """Send a request to the server as an administrator, and return the body of its answer."""
         with urlopen(
             Request(self.url + path, body, {"Content-Type": "text/plain"}, method=method), timeout=30
         ) as answer:
@@ -65,13 +65,13 @@ class ObjectServer(ServerProcess):
         return text.decode()
 
     def unfinished(self) -> int:
-        """Return how many uploads were begun and neither finished nor given up."""
+        """Return how many uploads were begun and neither finished nor aborted."""
         return self.ask("GET", f"/{BUCKET}?uploads").count("<UploadId>")
 
 
-# Google's object store over HTTP for tests: its XML API, a process of its own on a free port.
+# Google's object store over HTTP for tests: its XML API, a separate process on a free port.
 #
-# It keeps objects in memory and speaks what the documentation of the XML API says: objects, ranges, uploads in parts,
+# It keeps objects in memory and follows the documentation of the XML API: objects, ranges, uploads in parts,
 # listings (version 2), signed URLs (version 4). A request is signed by the service account's key, as a bearer token
 # (RS256) or as a signed URL (GOOG4-RSA-SHA256), or it is refused.
 #
@@ -81,11 +81,11 @@ ACCOUNT = "reports@tickwright.example"
 _KEPT_HEADERS = ("Content-Type", "Content-Disposition")
 _PAGE_MAX = 1000
 _SIGNED_HOST = "storage.googleapis.com"
-"""The library signs links for Google's host, also where an emulator answers elsewhere."""
+"""The library signs links for Google's host, also if an emulator answers elsewhere."""
 
 
 class GcsServer(ServerProcess):
-    """One server with the bucket ``tickwright``; what it keeps is gone when it stops."""
+    """One server with the bucket ``tickwright``; its objects are deleted when it stops."""
 
     def __init__(self) -> None:
         super().__init__("gcs")
@@ -98,7 +98,7 @@ class GcsServer(ServerProcess):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What an adapter is told to find this server: the key of a service account, as Google hands it out."""
+        """The environment by which an adapter finds this server: the key of a service account, in Google's format."""
         pem = self._key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -118,8 +118,8 @@ class GcsServer(ServerProcess):
                 serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
             )
         )
-        words = [sys.executable, "-m", "kit.object_store", str(self.port), str(public)]
-        self._child = spawn(words, self.log, {"PYTHONPATH": str(Path(__file__).parents[1])})
+        command = [sys.executable, "-m", "kit.object_store", str(self.port), str(public)]
+        self._child = spawn(command, self.log, {"PYTHONPATH": str(Path(__file__).parents[1])})
         wait_for_port(self.port, self._child, self.log, b"OPTIONS / HTTP/1.0\r\n\r\n", 60)
 
 
@@ -141,7 +141,7 @@ class _Upload:
 
 
 class _Bucket:
-    """The handlers; one key is one object, whole or not there."""
+    """The handlers; an object is stored whole or not at all."""
 
     def __init__(self, public_key: Any) -> None:
         self._public = public_key

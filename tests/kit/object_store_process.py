@@ -1,4 +1,4 @@
-"""A process that uses an object store and can be killed, starved of rights or of disk; the last line says how it went.
+"""A process that uses an object store and can be killed, or limited in rights or disk; its last line is the result.
 
 ``python -m kit.object_store_process put|fetch URL KEY PATH [FILE_BYTES_MAX]``
 """
@@ -16,13 +16,13 @@ from tickwright.transports.objectstore.plugin import open_store
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this program has had; ``ru_maxrss`` would remember who started it as well."""
+    """Return this program's peak memory; ``ru_maxrss`` would include that of the parent process."""
     facts = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(facts["VmHWM"].split()[0]) * 1024
 
 
 async def main(verb: str, url: str, key: str, path: str, file_bytes_max: str = "") -> dict[str, Any]:
-    """Do it, and return what came of it."""
+    """Run the verb, and return its result."""
     if file_bytes_max:
         limit = int(file_bytes_max)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -1,4 +1,4 @@
-"""The handlers of the installation that the page's tests look at."""
+"""The handlers of the installation for tests of the dashboard."""
 
 import asyncio
 
@@ -8,14 +8,14 @@ app = Tickwright()
 
 
 @app.job("page.greet", timeout="30s")
-async def greet(job: Job, name: str = "nobody") -> dict[str, str]:
-    """Work at once."""
+async def greet(job: Job, name: str = "world") -> dict[str, str]:
+    """Return at once."""
     return {"greeted": name}
 
 
 @app.job("page.broken", max_attempts=2, retry={"base": "100ms", "factor": 1, "cap": "100ms"})
 async def broken(job: Job) -> None:
-    """Never work."""
+    """Fail always."""
     raise ValueError("this one never works")
 
 
@@ -27,6 +27,6 @@ async def slow(job: Job) -> None:
 
 @app.module("PAGES", every="5s", timeout="4s")
 async def pages(task: EntityTask) -> None:
-    """Work for everybody but one."""
+    """Succeed for all entities but one."""
     if task.entity_code == "NL.BAD":
         raise ValueError("this provider never answers")

@@ -1,4 +1,4 @@
-"""What has to hold between a browser and us, each as a check that fails with ``broken`` where it does not."""
+"""Conditions between a browser and the API, each as a check that fails with ``broken``."""
 
 import asyncio
 import json
@@ -45,13 +45,13 @@ POLICY = {
     "frame-ancestors": "'none'",
 }
 CHANGES = ("/v1/jobs", "/v1/task-types/noop/pause")
-"""One of the fast lane and one of a route; noop's key may do both."""
+"""One of the fast path and one of a route; noop's key may do both."""
 Check = Callable[[RunningApi], Awaitable[None]]
 
 
 @asynccontextmanager
 async def guarded(database_url: str, folder: Path) -> AsyncIterator[RunningApi]:
-    """Run an API with a page, whose viewers see no data of users, and whose reads have less than a second."""
+    """Run an API with a dashboard, whose viewers see no data of users, and whose reads have less than a second."""
     (folder / "index.html").write_text(INDEX)
     limits = ApiLimits(read_timeout=timedelta(seconds=READ_S))
     async with running_api(database_url, limits=limits, page=Page("", folder), payloads_from=Role.OPERATOR) as api:
@@ -66,23 +66,23 @@ async def signed_in(api: RunningApi, client: Client) -> tuple[str, str]:
 
 
 async def send(api: RunningApi, path: str, **headers: str) -> Answer:
-    """Send a change as the page of an admin does; headers can be replaced, and left out with an empty one."""
+    """Send a change as an admin's dashboard does; headers can be replaced, or left out with an empty one."""
     cookie, csrf = await signed_in(api, api.admin)
-    ours = {"Cookie": cookie, "Sec-Fetch-Site": "same-origin", "X-Tickwright-Csrf": csrf}
+    own = {"Cookie": cookie, "Sec-Fetch-Site": "same-origin", "X-Tickwright-Csrf": csrf}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     body = {"task_type": "noop"} if path == "/v1/jobs" else None
-    whole = {name: value for name, value in {**ours, **named}.items() if value}
+    whole = {name: value for name, value in {**own, **named}.items() if value}
     return await api.stranger.post(path, body, headers=whole)
 
 
 async def check_the_page_can_act(api: RunningApi) -> None:
-    """What the page sends is done; the other checks would mean nothing without it."""
+    """The dashboard's requests are done; the other checks depend on that."""
     for path in CHANGES:
         assert (await send(api, path)).status in {200, 201}, "broken: a page of ours is refused"
 
 
 async def check_the_cookie(api: RunningApi) -> None:
-    """No script reads it, no other site sends it, and what came over TLS never leaves without it."""
+    """No script reads it, no other site sends it, and a cookie set over TLS is never sent without it."""
     for proto, more in (("http", set[str]()), ("https", {"Secure"})):
         answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers={"X-Forwarded-Proto": proto})
         flags = set(answer.headers["set-cookie"].split("; ")[1:])
@@ -97,7 +97,7 @@ async def check_the_token(api: RunningApi) -> None:
 
 
 async def check_the_site(api: RunningApi) -> None:
-    """A change that no page of ours sent is refused, even with the token."""
+    """A change from another site is refused, even with the token."""
     for path in CHANGES:
         for said in (
             {"Sec_Fetch_Site": "same-site"},
@@ -107,27 +107,27 @@ async def check_the_site(api: RunningApi) -> None:
             assert (await send(api, path, **said)).status == 403, f"site broken at {path}: {said}"
 
 
-async def check_the_door(api: RunningApi) -> None:
-    """No other site signs its visitor in with a key of its own."""
+async def check_the_sign_in(api: RunningApi) -> None:
+    """No other site signs its visitor in with its own key."""
     answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers={"Sec-Fetch-Site": "cross-site"})
     assert (answer.status, answer.headers.get("set-cookie")) == (403, None), "door broken"
 
 
 async def check_one_cookie(api: RunningApi) -> None:
-    """Two cookies of the name are none: a neighbour's domain may have set one."""
+    """Two cookies of the name are refused: a subdomain may have set one."""
     pair = "; ".join([(await signed_in(api, client))[0] for client in (api.viewer, api.admin)])
     assert (await api.stranger.get("/v1/session", headers={"Cookie": pair})).status == 401, "one cookie broken"
 
 
 async def check_a_planted_cookie(api: RunningApi) -> None:
-    """A cookie that only this host can set outranks one that a neighbour's domain may have set."""
-    (ours, _), (planted, _) = await signed_in(api, api.viewer), await signed_in(api, api.admin)
-    answer = await api.stranger.get("/v1/session", headers={"Cookie": f"{planted}; __Host-{ours}"})
+    """A cookie that only this host can set outranks one that a subdomain may have set."""
+    (own, _), (planted, _) = await signed_in(api, api.viewer), await signed_in(api, api.admin)
+    answer = await api.stranger.get("/v1/session", headers={"Cookie": f"{planted}; __Host-{own}"})
     assert (answer.status, answer.json.get("role")) == (200, "viewer"), "planted cookie broken"
 
 
 async def check_sessions_are_their_keys(api: RunningApi) -> None:
-    """Nobody but an admin sees or ends a session of another key."""
+    """Only an admin sees or ends a session of another key."""
     await signed_in(api, api.admin)
     session = (await api.admin.get("/v1/sessions")).json["items"][0]["id"]
     seen = [one["name"] for one in (await api.viewer.get("/v1/sessions")).json["items"]]
@@ -136,14 +136,14 @@ async def check_sessions_are_their_keys(api: RunningApi) -> None:
 
 
 async def check_bad_keys_are_limited(api: RunningApi) -> None:
-    """After a burst of keys that are none, more are told to wait."""
-    asked = [api.stranger.post("/v1/session", {"key": "guess"}) for _ in range(2 * FAILURES_BURST)]
-    found = {answer.status for answer in await asyncio.gather(*asked)}
+    """After a burst of invalid keys further ones get 429."""
+    requests = [api.stranger.post("/v1/session", {"key": "guess"}) for _ in range(2 * FAILURES_BURST)]
+    found = {answer.status for answer in await asyncio.gather(*requests)}
     assert found == {401, 429}, f"limit broken: {found}"
 
 
 async def check_the_policy(api: RunningApi) -> None:
-    """Nothing from elsewhere and nothing inline but styles with the number of this very answer, which nobody keeps."""
+    """Nothing from other origins and nothing inline except styles with this answer's nonce, which is not cached."""
     seen = set()
     for _ in range(2):
         answer = await api.stranger.get("/")
@@ -159,7 +159,7 @@ async def check_the_policy(api: RunningApi) -> None:
 
 
 async def check_roles(api: RunningApi) -> None:
-    """A viewer changes nothing, by the fast lane or a route; an operator makes no key."""
+    """A viewer changes nothing, by the fast path or a route; an operator makes no key."""
     tried = [
         await api.viewer.post("/v1/jobs", {"task_type": "noop"}),
         await api.viewer.post("/v1/jobs:cancel", {"task_type": "noop"}),
@@ -169,7 +169,7 @@ async def check_roles(api: RunningApi) -> None:
 
 
 async def check_hiding(api: RunningApi) -> None:
-    """Who may not see data of users finds none: not in a detail, not in a list, not by guessing with a filter."""
+    """A role that may not see data of users finds none: neither in a detail nor in a list, nor by a filter."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": {"who": CANARY}, "delay": "1h"})).json[
         "id"
     ]
@@ -193,8 +193,8 @@ async def check_masking(api: RunningApi) -> None:
     assert CANARY not in answer, "masking broken: a viewer sees a whole address"
 
 
-async def check_masking_of_looks(api: RunningApi) -> None:
-    """Who sees the host of an address alone finds by that, and guesses nothing of the rest with a filter."""
+async def check_masking_of_searches(api: RunningApi) -> None:
+    """A role that sees only the host of an address searches by that, and learns nothing of the rest by a filter."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
     error = (
         "no https://me:hush-91@db.example:8080/deep-91?key=x, then https://other.example/y in words-91, "
@@ -214,7 +214,7 @@ async def check_masking_of_looks(api: RunningApi) -> None:
 
 
 async def check_masking_of_alerts(api: RunningApi) -> None:
-    """What an alert's facts say of an address is its host, also where a release wrote it that did not mask."""
+    """Facts of an alert have only the host of an address, also if a release wrote them that did not mask."""
     await api.pool.execute(
         "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state, facts) "
         "VALUES ('outbox_oldest', 'x', 'info', 'x', 'firing', $1) ON CONFLICT DO NOTHING",
@@ -227,19 +227,19 @@ async def check_masking_of_alerts(api: RunningApi) -> None:
 
 
 async def check_masking_of_streams(api: RunningApi) -> None:
-    """A stream tells its reader what an answer would, whoever else listens."""
+    """A stream shows its reader what an answer would, whatever other readers see."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
     error = f"no https://example.com/{CANARY}"
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = $2 WHERE id = $1", job, error)
     async with open_stream(api.operator) as whole, open_stream(api.viewer) as masked:
-        told = [
+        shown_to = [
             json.dumps(await stream.until(lambda view: "example.com" in json.dumps(view))) for stream in (whole, masked)
         ]
-    assert [CANARY in one for one in told] == [True, False], "masking broken: a stream shows a whole address"
+    assert [CANARY in one for one in shown_to] == [True, False], "masking broken: a stream shows a whole address"
 
 
 async def check_masking_of_problems(_: RunningApi) -> None:
-    """Words and details of a problem, for whoever sees addresses whole and for who does not; the rest stays."""
+    """Text and details of a problem, for a role that sees addresses whole and for one that does not."""
     url = f"https://example.com/{CANARY}"
     error = Rejected("a_code", f"no {url}", field="target", found=[url], number=1)
     whole = json.loads(problem(error)[2])
@@ -254,7 +254,7 @@ async def check_masking_of_problems(_: RunningApi) -> None:
 
 
 async def check_reads_are_bound(api: RunningApi) -> None:
-    """A read that the database does not answer is given up in time; and what a statement of it did ends there."""
+    """A read that the database does not answer is cancelled in time, with the effect of its statement."""
     assert (await api.admin.get("/v1/audit")).status == 200
     async with api.pool.acquire() as connection, _held(connection.transaction()):
         await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -277,21 +277,21 @@ async def _held(transaction: asyncpg.transaction.Transaction) -> AsyncIterator[N
 
 
 async def check_what_outlives_is_free(api: RunningApi) -> None:
-    """A task that goes on after the request is not bound by it."""
+    """A task that outlives the request is not bounded by it."""
     over = asyncio.Event()
 
-    async def goes_on() -> None:
+    async def outlives() -> None:
         await over.wait()
         await api.pool.fetchval("SELECT pg_sleep($1)", 2 * LEAST_S)
 
     with within(0.01):
-        task = asyncio.create_task(goes_on())
+        task = asyncio.create_task(outlives())
         await asyncio.sleep(0)
     over.set()
     try:
         await task
     except TookTooLong:
-        raise AssertionError("bound broken: it binds what outlives the request") from None
+        raise AssertionError("bound broken: it bounds a task that outlives the request") from None
 
 
 @contextmanager
@@ -306,7 +306,7 @@ def _watching(snapshots: Snapshots, number: int) -> Iterator[None]:
             one.__exit__(None, None, None)
 
 
-async def _looks(api: RunningApi, probe: Any, watch: Callable[[Snapshots], Awaitable[None]], number: int) -> None:
+async def _queries(api: RunningApi, probe: Any, watch: Callable[[Snapshots], Awaitable[None]], number: int) -> None:
     snapshots = Snapshots(api.pool, overview_parts(), version="0", every_s=EVERY_S, probe=probe)
     running = asyncio.create_task(snapshots.run())
     try:
@@ -317,8 +317,8 @@ async def _looks(api: RunningApi, probe: Any, watch: Callable[[Snapshots], Await
         await running
 
 
-async def check_one_look_for_all(api: RunningApi) -> None:
-    """Streams, and calls of the overview beside them, ask the database once per turn all together."""
+async def check_one_query_for_all(api: RunningApi) -> None:
+    """Streams, and requests for the overview beside them, cause one query per round all together."""
     probe, now = CountingProbe(), asyncio.get_running_loop().time
     began_s = now()
 
@@ -327,16 +327,16 @@ async def check_one_look_for_all(api: RunningApi) -> None:
             await asyncio.gather(*(snapshots.latest() for _ in range(20)))
             await asyncio.sleep(EVERY_S / 10)
 
-    await _looks(api, probe, watch, 30)
+    await _queries(api, probe, watch, 30)
     most = (now() - began_s) / EVERY_S + 2
     assert 0 < probe.reached_times <= most, f"one look broken: {probe.reached_times} of at most {most:.0f}"
 
 
-async def check_nobody_looks(api: RunningApi) -> None:
-    """Then nothing is asked."""
+async def check_no_query_without_readers(api: RunningApi) -> None:
+    """Without readers no query runs."""
     probe = CountingProbe()
-    await _looks(api, probe, lambda _: asyncio.sleep(5 * EVERY_S), 0)
-    assert probe.reached_times == 0, "rest broken: it looks for nobody"
+    await _queries(api, probe, lambda _: asyncio.sleep(5 * EVERY_S), 0)
+    assert probe.reached_times == 0, "rest broken: it queries without readers"
 
 
 class Stuck(CountingProbe):
@@ -353,23 +353,23 @@ class Stuck(CountingProbe):
 
 
 async def check_one_question_at_a_time(api: RunningApi) -> None:
-    """A database that does not answer is not asked again until it has."""
-    probe, asked = Stuck(), list[int]()
+    """A database that does not answer gets no second query until it does."""
+    probe, requests = Stuck(), list[int]()
 
     async def watch(_snapshots: Snapshots) -> None:
         await asyncio.sleep(6 * EVERY_S)
-        asked.append(probe.reached_times)
+        requests.append(probe.reached_times)
         probe.heals.set()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot_module, "ANSWER_S", EVERY_S)
         patch.setattr(snapshot_module, "SHARE_OF_TIME", 1.0)
-        await _looks(api, probe, watch, 1)
-    assert asked == [1], f"one question broken: {asked} at once"
+        await _queries(api, probe, watch, 1)
+    assert requests == [1], f"one question broken: {requests} at once"
 
 
 async def check_streams_end_with_their_key(api: RunningApi) -> None:
-    """Revoked, a key sees nothing any more."""
+    """A revoked key receives nothing any more."""
     made = (await api.admin.post("/v1/keys", {"name": "leaving", "role": "viewer"})).json
     async with open_stream(api.stranger.with_key(made["key"])) as stream:
         await stream.next()
@@ -377,7 +377,7 @@ async def check_streams_end_with_their_key(api: RunningApi) -> None:
         try:
             await stream.ended(SOON_S)
         except TimeoutError:
-            raise AssertionError("streams broken: a revoked key goes on seeing") from None
+            raise AssertionError("streams broken: a revoked key still receives") from None
 
 
 async def check_each_key_has_its_share_of_streams(api: RunningApi) -> None:
@@ -394,7 +394,7 @@ async def check_each_key_has_its_share_of_streams(api: RunningApi) -> None:
 
 
 async def check_a_rotated_key_keeps_its_end(api: RunningApi) -> None:
-    """The successor of a key that expires, expires with it."""
+    """The successor of an expiring key expires with it."""
     made = (await api.admin.post("/v1/keys", {"name": "guest", "role": "viewer", "expires_in": "2h"})).json["details"]
     successor = (await api.admin.post(f"/v1/keys/{made['id']}/rotate")).json["details"]
     assert successor["expires_at"] == made["expires_at"], f"rotation broken: it ends at {successor['expires_at']}"

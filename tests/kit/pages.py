@@ -1,4 +1,4 @@
-"""The page as its users have it: a real installation that serves it, and a real Chromium that looks at it."""
+"""The dashboard for tests: a real installation that serves it, and a real Chromium that opens it."""
 
 import json
 import re
@@ -32,9 +32,9 @@ class Site(ServerProcess):
     """An installation: workers, scheduler, relay and API in one process, with ``kit.page_app``'s handlers.
 
     Args:
-        database_url: Of a migrated database of its own.
-        roles: What the process does.
-        settings: More of ``TICKWRIGHT_…``, without the prefix.
+        database_url: URL of a migrated database that only the site uses.
+        roles: Roles of the process.
+        settings: Further ``TICKWRIGHT_…`` variables, without the prefix.
     """
 
     def __init__(self, database_url: str, roles: tuple[str, ...] = ROLES, **settings: str) -> None:
@@ -54,13 +54,13 @@ class Site(ServerProcess):
         self._env["PYTHONPATH"] = f"{tests}:{self._env.get('PYTHONPATH', '')}"
 
     def start(self) -> None:
-        """Return when it answers; the first time makes a key of each role."""
+        """Return when it answers; the first start makes a key of each role."""
         if not self.keys:
-            said = tickwright("keys", "create", "Ada", "--role", "admin", "--json", env=self._env)
-            assert said.code == 0, said.err
-            self.keys["admin"] = said.json["key"]
-        words = [sys.executable, "-m", "tickwright", "run", *self._roles, "--app", "kit.page_app:app"]
-        self._child = spawn(words, self.log, self._env)
+            created = tickwright("keys", "create", "Ada", "--role", "admin", "--json", env=self._env)
+            assert created.code == 0, created.err
+            self.keys["admin"] = created.json["key"]
+        command = [sys.executable, "-m", "tickwright", "run", *self._roles, "--app", "kit.page_app:app"]
+        self._child = spawn(command, self.log, self._env)
         eventually(self._answers, 40, what=f"the site answers: {self.log}")
         for name, role in (("Olaf", "operator"), ("Vera", "viewer")):
             if role not in self.keys:
@@ -74,7 +74,7 @@ class Site(ServerProcess):
             return False
 
     def ask(self, method: str, path: str, body: Any = None, *, role: str = "admin") -> Any:
-        """Ask the API as a script would."""
+        """Send a request to the API as a script would."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.keys[role]}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
@@ -83,20 +83,20 @@ class Site(ServerProcess):
         return json.loads(text) if text else None
 
     def schedule(self, task_type: str, payload: Any = None, **more: Any) -> int:
-        """Schedule a job; its id."""
+        """Schedule a job; return its id."""
         body = {"task_type": task_type, "payload": payload or {}, **more}
         return int(self.ask("POST", "/v1/jobs", body)["id"])
 
     def status(self, job: int) -> str:
-        """Where a job is, as its row says."""
+        """Return the status of a job's row."""
         return str(self.sql("SELECT status FROM tickwright.scheduled_tasks WHERE id = %s", job)[0]["status"])
 
     def until(self, job: int, status: str) -> None:
-        """Wait until a job is there."""
+        """Wait until a job has a status."""
         eventually(lambda: self.status(job) == status, 20, what=f"job {job} is {status}")
 
     def sql(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        """Run a statement in the site's database; its rows, where it has any."""
+        """Run a statement in the site's database; return its rows, if any."""
         with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
             done = connection.execute(statement, values)
             return list(done.fetchall()) if done.description else []
@@ -104,10 +104,10 @@ class Site(ServerProcess):
 
 @dataclass
 class Screen:
-    """One signed-in browser window. What its page complains about fails the test, unless it is expected.
+    """One signed-in browser window. An error in it fails the test, unless it is expected.
 
     Attributes:
-        complaints: Errors of scripts, of the console (refused by the policy, too) and failed requests.
+        complaints: Errors of scripts, of the console (also of the policy) and failed requests.
     """
 
     page: Page
@@ -116,12 +116,12 @@ class Screen:
     may_complain: bool = False
 
     def open(self, path: str) -> "Screen":
-        """Go to a view."""
+        """Open a view."""
         self.page.goto(f"{self.site.url}{path}")
         return self
 
     def confirm(self, does: str) -> None:
-        """Say yes to the question that is asked; ``does`` is what its button says, number included."""
+        """Confirm the open question; ``does`` is the text of its button, number included."""
         self.page.locator("[data-confirm]").filter(has_text=re.compile(f"^{re.escape(does)}$")).click()
 
     def findings(self) -> list[str]:
@@ -154,7 +154,7 @@ class Visitors:
         width: int = 1360,
         height: int = 820,
     ) -> Screen:
-        """Return a window at ``path``; ``role`` is whose key signs it in, ``None`` for a stranger."""
+        """Return a window at ``path``; ``role`` is that of the key that signs it in, ``None`` for no sign-in."""
         shape: Any = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
         context = self._browser.new_context(**shape, locale="en-GB", timezone_id="Europe/Berlin")
         context.set_default_timeout(_PATIENCE_MS)
@@ -163,12 +163,12 @@ class Visitors:
             assert signed.ok, signed.text()
         screen = Screen(context.new_page(), self._site)
         screen.page.on("pageerror", lambda error: screen.complaints.append(f"script: {error}"))
-        screen.page.on("console", lambda message: _hear(screen, message))
+        screen.page.on("console", lambda message: _record_error(screen, message))
         self._open.append((context, screen))
         return screen.open(path)
 
     def close(self) -> None:
-        """Close every window; a complaint that nobody expected fails here."""
+        """Close every window; an unexpected error fails here."""
         windows, self._open = self._open, []
         for context, _ in windows:
             context.close()
@@ -176,7 +176,7 @@ class Visitors:
         assert not complaints, complaints
 
 
-def _hear(screen: Screen, message: ConsoleMessage) -> None:
+def _record_error(screen: Screen, message: ConsoleMessage) -> None:
     if message.type == "error":
         screen.complaints.append(f"console: {message.text} {message.location.get('url', '')}")
 

@@ -1,4 +1,4 @@
-"""What tests of partners share: a running contract, couriers that log every request, the judge of windows."""
+"""Shared by tests of partners: a running contract, couriers that log every request, the checker of windows."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tickwright.engine.session import WorkerSession
 from tickwright.partners.contract import PartnerContract, put_partner
 from tickwright.store.pool import Pool, open_pool
 
-# A courier in a process of its own, and what its log says afterwards: the independent witness of calls.
+# A courier as a separate process, and its log: the independent witness of calls.
 
 _PROGRAM = Path(__file__).with_name("courier_process.py")
 
@@ -32,9 +32,9 @@ class Call:
     """One request, by the system's monotonic clock.
 
     Attributes:
-        came_s: It did not come before: the courier looked then.
+        came_s: It did not arrive before: the courier checked then.
         began_s: When the courier read it.
-        ended_s: Endless, if it never did.
+        ended_s: Infinite, if it never ended.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Call:
 
 
 class CourierLog:
-    """A courier that runs elsewhere."""
+    """A courier that runs in another process."""
 
     def __init__(self, url: str, log: Path) -> None:
         self.url, self._log = url, log
@@ -67,8 +67,8 @@ async def courier_process(folder: Path, delay_s: float) -> AsyncIterator[Courier
     """Run a courier for the length of the block."""
     log, url = folder / "courier.calls", folder / "courier.url"
     log.touch()
-    words = [sys.executable, str(_PROGRAM), str(log), str(url), str(delay_s)]
-    child = spawn(words, folder / "courier.log")
+    command = [sys.executable, str(_PROGRAM), str(log), str(url), str(delay_s)]
+    child = spawn(command, folder / "courier.log")
     try:
         await eventually_async(url.exists, 20, what="the courier answers")
         yield CourierLog(url.read_text(encoding="utf-8"), log)
@@ -77,10 +77,10 @@ async def courier_process(folder: Path, delay_s: float) -> AsyncIterator[Courier
 
 
 def check_contract(calls: Sequence[Call], *, per_s: int, concurrency: int) -> None:
-    """P4: in every second at most so many calls come, and at no instant are more of them under way.
+    """P4: in every second at most so many calls arrive, and at no instant more of them are under way.
 
-    Calls that one look of a busy courier found may have come at any instant since the look before: what counts is what
-    came within a second for certain.
+    Calls that a busy courier found with one check may have arrived at any instant since the check before: only calls
+    that certainly arrived within a second count.
     """
     most = most_within(calls, 1.0)
     assert most <= per_s, f"P4 broken: {most} calls in one second, {per_s} are allowed"
@@ -93,7 +93,7 @@ def check_contract(calls: Sequence[Call], *, per_s: int, concurrency: int) -> No
 
 
 def most_within(calls: Sequence[Call], window_s: float) -> int:
-    """Return the most calls of which any window of ``window_s`` holds all that is known of when they came."""
+    """Return the most calls that certainly arrived within any window of ``window_s``."""
     most = 0
     by_end = sorted(calls, key=lambda call: call.began_s)
     for first in by_end:
@@ -103,7 +103,7 @@ def most_within(calls: Sequence[Call], window_s: float) -> int:
 
 
 def repeated(calls: Sequence[Call]) -> int:
-    """Return how many calls asked for something that was asked for before."""
+    """Return how many calls requested an id that was requested before."""
     return sum(times - 1 for times in Counter(call.name for call in calls).values())
 
 
@@ -112,7 +112,7 @@ TICK_S = 0.005
 
 @dataclass
 class Side:
-    """One process's side of the contract."""
+    """The contract within one process."""
 
     pool: Pool
     session: WorkerSession
@@ -146,7 +146,7 @@ async def set_partner(pool: Pool, name: str = "acme", **settings: Any) -> int:
 
 
 def most_in_window(times_s: Sequence[float], window_s: float) -> int:
-    """Return the most calls that any half-open window of ``window_s`` holds."""
+    """Return the most calls in any half-open window of ``window_s``."""
     ordered, most, begin = sorted(times_s), 0, 0
     for end, at in enumerate(ordered):
         while at - ordered[begin] >= window_s:
@@ -160,15 +160,15 @@ class Courier:
 
     Args:
         log: Gets a line as a request begins and as it ends: ``b`` or ``e``, monotonic seconds, for how long nothing was
-            read before that (on a busy machine a request may have come so much earlier), id.
+            read before that (on a busy machine a request may have arrived so much earlier), id.
 
     Attributes:
         requests: ``(monotonic seconds, id)`` in order.
         status: HTTP status of its answers.
-        headers: What it adds to them.
+        headers: Headers that it adds to them.
         delay_s: How long an answer takes.
         states: Status by id; ``in_transit`` for all others.
-        running_max: The most requests that it ever had at once, also those that their callers have given up.
+        running_max: The most requests that it had at once, also those that their callers have cancelled.
         open_max: The most of them whose connection was open at one moment.
     """
 
@@ -191,21 +191,21 @@ class Courier:
 
     @property
     def url(self) -> str:
-        """A template for the courier's settings."""
+        """A template of the URL for the courier's settings."""
         return f"http://127.0.0.1:{self.port}/track/{{external_id}}"
 
     @property
     def times_s(self) -> list[float]:
-        """When it was asked."""
+        """When requests arrived."""
         return [at for at, _ in self.requests]
 
     @property
     def asked(self) -> list[str]:
-        """For what, in order."""
+        """Requested ids, in order."""
         return [name for _, name in self.requests]
 
     def most_within(self, window_s: float, since_s: float = 0.0) -> int:
-        """Return the most calls that any window holds for certain, of those that came behind ``since_s``."""
+        """Return the most calls that certainly arrived within any window, of those after ``since_s``."""
         calls = [Call(name, came_s, at, inf) for (at, name), came_s in zip(self.requests, self._came_s, strict=True)]
         return most_within([call for call in calls if call.came_s > since_s], window_s)
 
@@ -214,7 +214,7 @@ class Courier:
         self._talking.clear()
 
     def talk(self) -> None:
-        """Answer all, also those that wait."""
+        """Answer all requests, also waiting ones."""
         self._talking.set()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Fan-out's queue inside PostgreSQL, for tests: the same words as ``kit.rabbit_tasks``."""
+"""Fan-out's queue inside PostgreSQL, for tests: the same interface as ``kit.rabbit_tasks``."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ class PgFanout:
         self.names = fanout_names(f"t{uuid4().hex[:12]}")
 
     async def prepare(self) -> None:
-        """Nothing has to be made."""
+        """Do nothing: a topic needs no preparation."""
 
     async def remove(self) -> None:
-        """The database goes with the test."""
+        """Do nothing: the database is removed with the test."""
 
     @property
     def destination(self) -> str:
-        """Where schedulers publish."""
+        """The destination to which schedulers publish."""
         return f"pg:{self.names.queue}"
 
     @property
@@ -48,7 +48,7 @@ class PgFanout:
         return PostgresDeadLetters(self._pool, self.names.queue)
 
     async def put(self, *ids: str, body: bytes = b"{}", headers: Mapping[str, Any] | None = None) -> None:
-        """Store a task under each id; the same one again is a message of its own, as if a scheduler had erred."""
+        """Store a task under each id; a repeated id is a second message, as after a scheduler's error."""
         for one in ids:
             self._put_times[one] += 1
             known = one if self._put_times[one] == 1 else f"{one}~{self._put_times[one]}"
@@ -56,11 +56,11 @@ class PgFanout:
             assert await PostgresBroker(self._pool).publish(message) == Accepted()
 
     async def ids_in(self, _queue: str) -> list[str]:
-        """Take everything out and return the message ids."""
+        """Take all messages out and return their ids."""
         return [row["message_id"] for row in await self._pool.fetch(_TAKE, self.names.queue)]
 
     async def count(self, queue: str) -> int:
-        """Return how many messages are in the state that RabbitMQ has a queue for, by that queue's name."""
+        """Return how many messages are in the state for which RabbitMQ has a queue, by that queue's name."""
         kind = "dead" if queue == self.names.dead else "delay" if ".delay." in queue else "ready"
         found: int = await self._pool.fetchval(_WAITING, self.names.queue, kind)
         return found

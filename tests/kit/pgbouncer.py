@@ -17,7 +17,7 @@ class PgBouncer(ServerProcess):
     """One pooler on a free loopback port; passes every database of ``server`` on.
 
     Args:
-        server: Where it connects to; running.
+        server: The running server to which it connects.
         pool_size: Server connections per database.
     """
 
@@ -46,7 +46,7 @@ class PgBouncer(ServerProcess):
         eventually(self._accepts, 20, what=f"PgBouncer accepts connections ({self.log})")
 
     def add_user(self, name: str, password: str) -> None:
-        """Let a role of the server in from now on."""
+        """Let a role of the server connect."""
         with (self.folder / "users.txt").open("a") as users:
             users.write(f'"{name}" "{password}"\n')
         with psycopg.connect(self.database_url("pgbouncer"), autocommit=True, prepare_threshold=None) as admin:

@@ -1,7 +1,7 @@
-"""A relay of polls as a process of its own, to be killed or paused.
+"""A relay of polls as a separate process, to be killed or paused.
 
 Run as ``python poll_relay_process.py DATABASE_URL BOOTSTRAP PREFIX LEASE_SECONDS [PROBE TIMES]``; kills itself at the
-probe's so-manieth visit, if one is named.
+probe's ``TIMES``-th visit, if one is named.
 """
 
 import asyncio

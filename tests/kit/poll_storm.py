@@ -1,4 +1,4 @@
-"""A storm over everything that stands between the outbox and a courier: brokers, relays and consumers die at random.
+"""A storm over all processes between the outbox and a courier: brokers, relays and consumers are killed at random.
 
 Polls come in waves: the same trackers, each time due a minute later than before.
 """
@@ -50,10 +50,10 @@ SELECT 'poll_' || id || '_' || date_part('epoch', d.due_at)::bigint AS poll
 
 
 class Storm:
-    """Two relays, two consumers, three brokers and a courier; whoever is killed is replaced.
+    """Two relays, two consumers, three brokers and a courier; a killed process is replaced.
 
     Args:
-        seed_number: Of the chances, to be said when a test fails.
+        seed_number: Seed of the random choices, shown when a test fails.
     """
 
     def __init__(
@@ -70,29 +70,29 @@ class Storm:
 
     @asynccontextmanager
     async def raging(self) -> AsyncIterator[None]:
-        """Run everybody, and look at the books all the time; nobody is left at the end."""
-        looking: asyncio.Task[None] | None = None
+        """Run all processes, and check the ledger all the time; none is left at the end."""
+        checking: asyncio.Task[None] | None = None
         try:
             await self._prepare()
             for _ in range(2):
                 self._start_relay()
                 self._start_consumer()
-            looking = asyncio.create_task(self._look())
+            checking = asyncio.create_task(self._check_balance())
             yield
             self._over.set()
-            await looking
+            await checking
         finally:
-            if looking is not None:
-                looking.cancel()
+            if checking is not None:
+                checking.cancel()
             for child in (*self._relays, *(one.process for one in self._consumers)):
                 kill_group(child)
 
     async def _prepare(self) -> None:
-        """Make three replicas of each topic, a partner and its trackers."""
+        """Create three replicas of each topic, a partner and its trackers."""
         log = self.world.log(allow_single_broker=False)
 
         async def opened() -> bool:
-            with suppress(Unavailable):  # a broker that has not heard of the new topics yet
+            with suppress(Unavailable):  # a broker that does not know the new topics yet
                 await log.open(0)
                 return True
             return False
@@ -105,8 +105,8 @@ class Storm:
         self._trackers, self._partner_no = trackers.ids, trackers.partner_no
         await pool.execute("TRUNCATE tickwright.poll_queue, tickwright.poll_slices, tickwright.poll_slots")
 
-    async def _look(self) -> None:
-        """P2: at every look selected = published + pending."""
+    async def _check_balance(self) -> None:
+        """P2: at every check selected = published + pending."""
         while not self._over.is_set():
             await self.world.pending()
             self.looks += 1
@@ -117,7 +117,7 @@ class Storm:
     # ------------------------------------------------------------------ what happens
 
     async def wave(self) -> None:
-        """Let every tracker be due once more."""
+        """Make every tracker due once more."""
         at = "SELECT date_trunc('minute', clock_timestamp()) - interval '90 minutes' + $1 * interval '1 minute'"
         minute = await self.world.pool.fetchval(at, self.waves)
         found = await self.world.pool.fetch(WAVE, minute, self.waves, self._partner_no, self._trackers)
@@ -125,11 +125,11 @@ class Storm:
         self.waves += 1
 
     def wanted(self) -> Counter[str]:
-        """Return how often the courier was to be asked for each tracker: once in every wave."""
+        """Return how often the courier has to be called for each tracker: once per wave."""
         return Counter({f"T{tracker}": self.waves for tracker in self._trackers})
 
     async def strike(self, brokers: int) -> None:
-        """Kill brokers and a relay or a consumer in the middle of the work, and bring all of them back."""
+        """Kill brokers and a relay or a consumer during the work, and restart all of them."""
         done = await self.done_count()
         await self.wave()
         await self.wave()
@@ -174,16 +174,16 @@ class Storm:
         counted: int = await self.world.pool.fetchval("SELECT coalesce(sum(polled), 0) FROM tickwright.poll_slices")
         return counted
 
-    # ------------------------------------------------------------------ what is left
+    # ------------------------------------------------------------------ results
 
     async def check(self) -> None:
-        """K1 to K5 on the topic and per tracker, the ledger once each, and no news twice."""
+        """K1 to K5 on the topic and per tracker, the ledger once each, and no event twice."""
         seen = await self.world.check()
         check_tracker_order(seen)
         done = Counter(row["poll"] for row in await self.world.pool.fetch(DONE))
         assert done == Counter(self.world.expected), "K6 broken: the ledger has not each poll once"
-        told = Counter(event["tracker_id"] for event in await events(self.world.pool))
-        assert told == Counter(self._trackers), "K6 broken: news were told twice or never"
+        delivered = Counter(event["tracker_id"] for event in await events(self.world.pool))
+        assert delivered == Counter(self._trackers), "K6 broken: events were delivered twice or never"
         counted = await self.world.pool.fetchrow("SELECT sum(polled), sum(published) FROM tickwright.poll_slices")
         assert tuple(counted) == (len(self.world.expected),) * 2
 

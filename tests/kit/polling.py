@@ -1,4 +1,4 @@
-"""Trackers for tests of what operators see: placed by hand, so that a test knows their slot, second and turns."""
+"""Trackers for tests of operators' views: placed by hand, so that a test knows their slot, second and due minutes."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -53,7 +53,7 @@ SELECT $2, place / 60, partner_no, ARRAY[id], ARRAY[account_no], ARRAY[external_
 
 
 class Ground:
-    """A database with trackers that no loop has touched."""
+    """A database with trackers that no loop has changed."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self.pool = pool
@@ -78,7 +78,7 @@ class Ground:
         return made
 
     async def turn(self, slot_id: int, minutes_ago: int = 5) -> datetime:
-        """Let a slot's last turn have been so many minutes ago; return its minute."""
+        """Set a slot's last due minute to so many minutes ago; return it."""
         now: datetime = await self.pool.fetchval("SELECT date_trunc('minute', clock_timestamp())")
         due = now - timedelta(minutes=minutes_ago)
         await self.pool.execute(TURN, slot_id, due)
@@ -95,7 +95,7 @@ class Ground:
         published: int = 0,
         polled: int = 0,
     ) -> None:
-        """Write what became of a turn."""
+        """Write the slice of a due minute."""
         await self.pool.execute(SLICE, slot_id, due_at, partner, selected, skipped, published, polled)
 
     async def done(self, tracker_id: int, due_at: datetime) -> None:
@@ -115,6 +115,6 @@ class Ground:
         return await self.pool.fetchrow("SELECT * FROM tickwright.trackers WHERE id = $1", tracker_id)
 
     async def events(self) -> list[Any]:
-        """Return what waits for the topic of poll events."""
+        """Return the waiting messages for the topic of poll events."""
         rows = await self.pool.fetch("SELECT destination, key, payload::text FROM tickwright.outbox ORDER BY id")
         return list(rows)

@@ -1,12 +1,12 @@
-"""Ports for what tests start: nobody takes one between the asking and the listening, or while its server is down.
+"""Ports for servers of tests: no other process gets one before its server listens, or while the server is down.
 
-A port that the kernel picks may be anybody's a moment later: another test process picks it too, or some
-client is given it as the near end of a connection. So each test process takes blocks of ports for itself, one after
-another, below those that Linux hands to clients, and gives them out in turn. What a block is taken by is a socket with
-an abstract name: it vanishes with its process, and it belongs to a network namespace as ports do.
+A port that the kernel picks may be used by another process a moment later: another test process picks it too, or a
+client gets it as the local end of a connection. So each test process takes blocks of ports for itself, one after
+another, below those that Linux assigns to clients, and returns their ports one by one. A block is taken by a socket
+with an abstract name: it vanishes with its process, and it belongs to a network namespace as ports do.
 
-A server of the whole run may listen at its port only now and then, such as the proxy that Kafka names to its clients.
-So a port comes again only after more than a run asks for.
+A server of the whole run may listen at its port only now and then, such as the proxy that Kafka advertises to its
+clients. So a port is returned again only after more ports than a run needs.
 """
 
 import itertools
@@ -24,12 +24,12 @@ _taken: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody uses, and that is given to nobody else before 5,999 others were."""
-    return next(port for port in itertools.islice(_ports_in_turn(), BLOCKS_MAX * IN_A_BLOCK) if _is_free(port))
+    """Return an unused loopback port; it is returned again only after 5,999 others."""
+    return next(port for port in itertools.islice(_ports_in_order(), BLOCKS_MAX * IN_A_BLOCK) if _is_free(port))
 
 
 @cache
-def _ports_in_turn() -> Iterator[int]:
+def _ports_in_order() -> Iterator[int]:
     return itertools.cycle(itertools.chain.from_iterable(_blocks()))
 
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: its own folder and port, killed and restarted at will."""
+"""A real PostgreSQL for tests: with its own folder and port, killed and restarted as needed."""
 
 import contextlib
 import os
@@ -53,7 +53,7 @@ def sqlalchemy_url(url: str) -> str:
 
 
 def postgres_bin() -> Path:
-    """Return the programs to test with: TICKWRIGHT_TEST_PG_BIN, else Debian's newest, else the wheel's."""
+    """Return the folder of the programs to test: TICKWRIGHT_TEST_PG_BIN, else Debian's newest, else the wheel's."""
     named = os.environ.get("TICKWRIGHT_TEST_PG_BIN")
     if named:
         return Path(named)
@@ -67,7 +67,7 @@ def postgres_bin() -> Path:
 
 
 def as_reader(url: str) -> str:
-    """Return the URL of a database of a :class:`PostgresServer`, for a source."""
+    """Return the URL of a database of a :class:`PostgresServer` for a source."""
     return url.replace("//postgres:", f"//{READER}:", 1)
 
 
@@ -75,8 +75,8 @@ class PostgresServer:
     """One server on a free loopback port; the superuser is ``postgres`` with a random password.
 
     Args:
-        settings: On top of ``SETTINGS``. ``fsync=off`` only where no test kills the server.
-        binaries: Folder of the programs; ``postgres_bin()`` when left out.
+        settings: Added to ``SETTINGS``. ``fsync=off`` only if no test kills the server.
+        binaries: Folder of the programs; ``postgres_bin()`` by default.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, binaries: Path | None = None) -> None:
@@ -100,7 +100,7 @@ class PostgresServer:
         return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{quote(name)}"
 
     def reader_url(self, name: str) -> str:
-        """Return the URL of the database ``name`` for a source: a plain role that reads every table."""
+        """Return the URL of the database ``name`` for a source: with a plain role that reads every table."""
         return as_reader(self.database_url(name))
 
     @property
@@ -110,11 +110,11 @@ class PostgresServer:
         return self._child.pid
 
     def start(self) -> None:
-        """Return when the server accepts connections; recovery after a kill is waited for."""
+        """Return when the server accepts connections, also after a recovery."""
         is_new = not (self.data / "PG_VERSION").exists()
         if is_new:
             self._initdb()
-        options = [word for name, value in self._all_settings().items() for word in ("-c", f"{name}={value}")]
+        options = [option for name, value in self._all_settings().items() for option in ("-c", f"{name}={value}")]
         command = [*unprivileged(), str(self.bin / "postgres"), "-D", str(self.data), *options]
         self._child = spawn(command, self.log, self.environment)
         eventually(self._accepts, 60, what=f"PostgreSQL accepts connections ({self.log})")
@@ -122,7 +122,7 @@ class PostgresServer:
             self._make_reader()
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server and reap it. Twice is harmless."""
+        """Stop the server and reap it. A second call is harmless."""
         child, self._child = self._child, None
         if child is None or child.poll() is not None:
             return
@@ -133,7 +133,7 @@ class PostgresServer:
             kill_group(child)
 
     def kill9(self) -> None:
-        """``kill -9`` the postmaster and wait until its children have noticed."""
+        """``kill -9`` the postmaster and wait until its children have ended."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -210,8 +210,8 @@ class Standby(PostgresServer):
     """A streaming standby of a running server, with its data, its password and its own port.
 
     Args:
-        primary: Whom it follows.
-        name: As which ``synchronous_standby_names`` of the primary knows it.
+        primary: The server that it follows.
+        name: Its name in ``synchronous_standby_names`` of the primary.
     """
 
     def __init__(self, primary: PostgresServer, name: str = "standby") -> None:
@@ -232,10 +232,10 @@ class Standby(PostgresServer):
         assert done.returncode == 0, done.stderr
 
     def _make_reader(self) -> None:
-        """Do nothing: the primary has made the role."""
+        """Do nothing: the primary has created the role."""
 
     def hold_back(self) -> None:
-        """Receive nothing more from the primary: what it commits from now on is lost when it dies."""
+        """Receive nothing more from the primary: its later commits are lost when it dies."""
         with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
             connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
             connection.execute("SELECT pg_reload_conf()")
@@ -247,13 +247,13 @@ class Standby(PostgresServer):
         eventually(receives, 30, what=f"the standby receives nothing more ({self.log})")
 
     def promote(self) -> None:
-        """Make it a primary of its own, on a new timeline; return when it takes writes."""
+        """Make it a primary on a new timeline; return when it accepts writes."""
         with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
             connection.execute("SELECT pg_promote()")
 
 
 def make_synchronous(primary: PostgresServer, standby: Standby) -> None:
-    """Let commits of the primary wait for the standby from now on; return when it follows."""
+    """Let later commits of the primary wait for the standby; return when it follows."""
     primary.execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = '*'"))
     primary.execute(sql.SQL("SELECT pg_reload_conf()"))
 

@@ -1,4 +1,4 @@
-"""Libraries of ours that a child process preloads, so that its machine is not as good as the one it runs on."""
+"""Libraries that a child process preloads, to simulate a machine with faults."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from kit.processes import missing
 
 
 def preloading(name: str, folder: Path) -> dict[str, str]:
-    """Compile ``name``.c of this folder into ``folder``; return what to put into a child's environment."""
+    """Compile ``name``.c of this folder into ``folder``; return the variables for a child's environment."""
     compiler = shutil.which("cc") or missing("a C compiler")
     source, library = Path(__file__).with_name(f"{name}.c"), folder / f"{name}.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
@@ -36,10 +36,10 @@ _DO = "import time; print(time.time())"
 
 
 class WorkerClock:
-    """What children that are started with ``environment`` believe the time to be; made in about half a second.
+    """The wall clock of children that are started with ``environment``; made in about half a second.
 
     Args:
-        folder: For the library that they preload, and the file that says how far their clock is off.
+        folder: For the library that they preload, and the file with the offset of their clock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,12 +49,14 @@ class WorkerClock:
         self._check()
 
     def jump(self, hours: float) -> None:
-        """Let the clock be so far ahead of the true one from now on, or behind."""
+        """Set the clock so far ahead of the true one, or behind it."""
         with self._file.open("r+b") as file:
             file.write(round(hours * 3600).to_bytes(8, sys.byteorder, signed=True))
 
     def _check(self) -> None:
         self.jump(2)
-        said = subprocess.run([sys.executable, "-c", _DO], env=self.environment, capture_output=True, check=True).stdout
-        assert 7100 < float(said) - time() < 7300, "the children's clock cannot be set"
+        printed = subprocess.run(
+            [sys.executable, "-c", _DO], env=self.environment, capture_output=True, check=True
+        ).stdout
+        assert 7100 < float(printed) - time() < 7300, "the children's clock cannot be set"
         self.jump(0)

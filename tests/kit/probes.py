@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Stops:
-    """A probe that counts, and that holds whoever reaches a closed point until it is opened."""
+    """A probe that counts visits, and that holds them at a closed point until it is opened."""
 
     def __init__(self) -> None:
         self.reached_times: Counter[str] = Counter()
@@ -16,11 +16,11 @@ class Stops:
         self._gates: dict[str, asyncio.Event] = {}
 
     def close(self, name: str) -> None:
-        """Hold everybody at ``name`` from now on."""
+        """Hold later visits of ``name``."""
         self._gates[name] = asyncio.Event()
 
     def open(self, name: str) -> None:
-        """Let everybody at ``name`` go on."""
+        """Let held visits of ``name`` continue."""
         self._gates.pop(name).set()
 
     async def reached(self, name: str, /, **facts: object) -> None:
@@ -38,7 +38,7 @@ class KillAt:
         self._name, self._left = name, times
 
     async def reached(self, name: str, /, **_facts: object) -> None:
-        """Die here, if this is the place."""
+        """Kill the process if this is the point."""
         if name == self._name:
             self._left -= 1
             if self._left == 0:

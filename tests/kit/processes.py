@@ -18,7 +18,7 @@ from kit.waiting import eventually
 
 NOBODY = 65534
 RUN_MARK = "TICKWRIGHT_TEST_RUN"
-"""Environment variable by which every descendant of the run is recognised, also after it was orphaned."""
+"""Environment variable by which every descendant of the run is recognised, also as an orphan."""
 
 _PROC = Path("/proc")
 _MEMORY_DISK = Path("/dev/shm")
@@ -35,7 +35,7 @@ def missing(what: str, *, installer: str = "scripts/test-servers.sh") -> NoRetur
 
 @contextlib.contextmanager
 def stopped(*pids: int) -> Iterator[None]:
-    """Stop processes for the length of the block: they hear nothing, and keep what they were sent."""
+    """Stop processes by SIGSTOP for the length of the block: they read nothing, and data sent to them is kept."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -46,21 +46,21 @@ def stopped(*pids: int) -> Iterator[None]:
 
 
 def unprivileged() -> tuple[str, ...]:
-    """Return the words that run a command as somebody other than root; empty when we are not root."""
-    return as_nobody() if os.geteuid() == 0 else ()
+    """Return the arguments that run a command as another user than root; empty if the test does not run as root."""
+    return as_unprivileged() if os.geteuid() == 0 else ()
 
 
-def as_nobody() -> tuple[str, ...]:
-    """Return the words that let root run a command as the user ``nobody``."""
+def as_unprivileged() -> tuple[str, ...]:
+    """Return the arguments with which root runs a command as the user ``nobody``."""
     return ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 
 
 def make_folder(name: str) -> Path:
     """Make a private folder with a short path, usable by the account of ``unprivileged``.
 
-    In memory where there is enough of it: a fresh database for each test is a thousand files made and removed, and
-    ext4, which does not give an inode out again for five seconds, spent a third of the run's time looking for one.
-    What a killed server wrote is there afterwards, as on a disk.
+    In memory if there is enough of it: a fresh database for each test is a thousand files made and removed, and
+    ext4, which does not reuse an inode for five seconds, took a third of the run's time to search for one.
+    Files of a killed server are there afterwards, as on a disk.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"tw-{name}-", dir=_roomy_disk()))
     if os.geteuid() == 0:
@@ -78,7 +78,7 @@ def _roomy_disk() -> Path:
 def spawn(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, cwd: Path | str = "/"
 ) -> Child:
-    """Start a child in a process group of its own; what it says goes to ``log``. Our own programs are forked."""
+    """Start a child in its own process group; its output goes to ``log``. Python programs of the tests are forked."""
     environment = {**os.environ, **(environment or {})}
     if can_fork(command, environment):
         log.touch()
@@ -118,9 +118,9 @@ def processes_in(folder: Path) -> list[int]:
 
 def left_behind(mark: str) -> list[str]:
     """Return a line for every live process whose mark of the run begins with ``mark``."""
-    ours = {os.getpid(), *_ancestors(os.getpid())}
+    ancestors = {os.getpid(), *_ancestors(os.getpid())}
     needle = f"{RUN_MARK}={mark}".encode()
-    return [_describe(pid) for pid in _all_pids() if pid not in ours and _carries(pid, needle)]
+    return [_describe(pid) for pid in _all_pids() if pid not in ancestors and _carries(pid, needle)]
 
 
 def wait_for_port(port: int, child: Child, log: Path, greeting: bytes, within_s: float) -> None:
@@ -144,10 +144,10 @@ def _all_pids() -> list[int]:
 
 def _carries(pid: int, beginning: bytes) -> bool:
     try:
-        words = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        parts = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return any(word.startswith(beginning) for word in words)
+    return any(part.startswith(beginning) for part in parts)
 
 
 def _folder_of(pid: int) -> Path | None:
@@ -174,7 +174,7 @@ def _ancestors(pid: int) -> list[int]:
 
 def _describe(pid: int) -> str:
     try:
-        words = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        command = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
-        words = "?"
-    return f"{pid}: {words.strip()[:200]}"
+        command = "?"
+    return f"{pid}: {command.strip()[:200]}"

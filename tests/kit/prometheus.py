@@ -1,4 +1,4 @@
-"""A real Prometheus for tests: on a free port, with a folder of its own, scraping every second."""
+"""A real Prometheus for tests: on a free port, with its own folder, scraping every second."""
 
 import json
 import re
@@ -22,11 +22,11 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus/tickwright.rules.yml"
 
 
-def promtool(*words: str) -> tuple[int, str]:
-    """Run Prometheus' own checker; return its exit code and what it said."""
+def promtool(*arguments: str) -> tuple[int, str]:
+    """Run Prometheus' own checker; return its exit code and its output."""
     if shutil.which("promtool") is None:
         missing("promtool (prometheus)")
-    done = subprocess.run(["promtool", *words], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -37,32 +37,32 @@ class Prometheus:
     url: str
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """Return ``data`` of an answer of its API; its own errors are in the message."""
+        """Return ``data`` of an answer of its API; its errors are in the message."""
         try:
             with urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as answer:
                 return json.load(answer)["data"]
         except URLError as error:
-            said = error.read().decode() if hasattr(error, "read") else ""
-            raise AssertionError(f"{parameters}: {error} {said}") from error
+            detail = error.read().decode() if hasattr(error, "read") else ""
+            raise AssertionError(f"{parameters}: {error} {detail}") from error
 
     def query(self, expression: str) -> list[Mapping[str, Any]]:
-        """Return the series that an expression has now."""
+        """Return the present series of an expression."""
         found: list[Mapping[str, Any]] = self.ask("query", query=expression)["result"]
         return found
 
     def names(self) -> set[str]:
-        """Return the names of all metrics that were scraped, as the contract has them."""
+        """Return the names of all scraped metrics, in the contract's form."""
         found = {re.sub(r"_(bucket|sum|count)$", "", name) for name in self.ask("label/__name__/values")}
         return {name for name in found if name.startswith("tickwright_")}
 
     def firing(self) -> set[str]:
-        """Return the names of the alerts that fire."""
+        """Return the names of the firing alerts."""
         return {one["labels"]["alertname"] for one in self.ask("alerts")["alerts"] if one["state"] == "firing"}
 
 
 @contextmanager
 def running_prometheus(folder: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
-    """Run one with our rules, whose alerts fire after a second instead of minutes."""
+    """Run Prometheus with Tickwright's rules, whose alerts fire after a second instead of minutes."""
     program = shutil.which("prometheus") or missing("prometheus")
     (folder / "tickwright.rules.yml").write_text(re.sub(r"\bfor: \d+[smh]", "for: 1s", RULES.read_text()))
     config = {
@@ -72,11 +72,11 @@ def running_prometheus(folder: Path, targets: Sequence[str]) -> Iterator[Prometh
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
     at = f"127.0.0.1:{free_port()}"
-    words = [
+    arguments = [
         program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
         f"--web.listen-address={at}", "--log.level=warn",
     ]  # fmt: skip
-    child = spawn(words, folder / "prometheus.log")
+    child = spawn(arguments, folder / "prometheus.log")
     server = Prometheus(f"http://{at}")
 
     def ready() -> bool:

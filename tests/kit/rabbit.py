@@ -1,4 +1,4 @@
-"""A real RabbitMQ for tests: its own node name, ports, folders and port mapper."""
+"""A real RabbitMQ for tests: with its own node name, ports, folders and port mapper."""
 
 import os
 import secrets
@@ -23,9 +23,9 @@ class RabbitServer(ServerProcess):
     """One node on a free loopback port; user ``guest``, virtual host ``/``.
 
     Args:
-        configuration: Lines for ``rabbitmq.conf``, on top of ours.
+        configuration: Lines for ``rabbitmq.conf``, added to the kit's.
         plugins: Names of plug-ins to enable, none by default.
-        slow_disk_ms: How much longer than in truth each write to its disk takes.
+        slow_disk_ms: Additional time of each write to its disk.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class RabbitServer(ServerProcess):
         wait_for_port(self.port, self._child, self.log, _AMQP_GREETING, _START_WITHIN_S)
 
     def stop(self) -> None:
-        """Stop the node as an operator would, and its port mapper. Twice is harmless."""
+        """Stop the node as an operator would, and its port mapper. A second call is harmless."""
         super().stop()
         self._stop_epmd()
 
     def kill9(self) -> None:
         """``kill -9`` the node with everything that it started."""
         super().kill9()
-        self._stop_epmd()  # it would go on naming the dead node
+        self._stop_epmd()  # it would still name the dead node
 
-    def control(self, *words: str) -> str:
-        """Run ``rabbitmqctl`` with these words and return what it said."""
-        command = [str(_PROGRAMS / "rabbitmqctl"), "--node", self.node, *words]
+    def control(self, *arguments: str) -> str:
+        """Run ``rabbitmqctl`` with these arguments and return its output."""
+        command = [str(_PROGRAMS / "rabbitmqctl"), "--node", self.node, *arguments]
         done = subprocess.run(
             command,
             check=False,
@@ -81,20 +81,20 @@ class RabbitServer(ServerProcess):
         return done.stdout
 
     def sync_definitions(self) -> None:
-        """Flush what was declared: without this a ``kill -9`` soon after a declaration may lose it."""
+        """Flush declarations: otherwise a ``kill -9`` soon after a declaration may lose it."""
         self.control("eval", "mnesia:sync_log().")
 
     def set_disk_alarm(self, *, on: bool) -> None:
-        """Make the node believe that its disk is (not) nearly full; publishers are blocked meanwhile.
+        """Set or clear the alarm of a nearly full disk; publishers are blocked meanwhile.
 
-        Returns when the node says so itself: it looks at its disk some time after the limit is set.
+        Returns when the node reports it: it checks its disk some time after the limit is set.
         """
         self.control("set_disk_free_limit", "999000GB" if on else "1MB")
         eventually(lambda: ("disk" in self.control("eval", "rabbit_alarm:get_alarms().")) == on, 30, what="the alarm")
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What tells the node's programs which node it is and where it lives."""
+        """The variables that give the node's programs its name and its folders."""
         return {
             "HOME": str(self.folder),
             "ERL_EPMD_ADDRESS": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""Queues on a real RabbitMQ as a test looks at them: a channel of its own, what is in a queue, and who consumes."""
+"""Queues on a real RabbitMQ for tests: a separate channel, the content of a queue, and its consumers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 
 @asynccontextmanager
 async def raw_channel(url: str) -> AsyncIterator[AbstractChannel]:
-    """A channel of the test's own, with confirms."""
+    """A channel of the test, with confirms."""
     connection: AbstractConnection = await aiormq.connect(url)
     try:
         yield await connection.channel(publisher_confirms=True)
@@ -23,17 +23,17 @@ async def raw_channel(url: str) -> AsyncIterator[AbstractChannel]:
 
 
 class Queues:
-    """What a test asks of queues.
+    """Operations of a test on queues.
 
     Args:
-        direct_url: Of the node, past any proxy.
+        direct_url: URL of the node, without a proxy.
     """
 
     def __init__(self, direct_url: str) -> None:
         self.direct_url = direct_url
 
     async def counted(self, queue: str, wanted: int) -> None:
-        """Wait until nobody holds that many messages of a queue."""
+        """Wait until that many messages of a queue are ready."""
 
         async def so_many() -> bool:
             return await self.count(queue) == wanted
@@ -41,12 +41,12 @@ class Queues:
         await eventually_async(so_many, 30, what=f"{wanted} in {queue}")
 
     async def count(self, queue: str) -> int:
-        """Return how many messages of a queue nobody holds."""
+        """Return how many messages of a queue are ready."""
         async with raw_channel(self.direct_url) as channel:
             return (await channel.queue_declare(queue, passive=True)).message_count or 0
 
     async def all_in(self, queue: str) -> list[DeliveredMessage]:
-        """Take everything out of a queue."""
+        """Take all messages out of a queue."""
         found = []
         async with raw_channel(self.direct_url) as channel:
             while isinstance((one := await channel.basic_get(queue, no_ack=True)).delivery, Basic.GetOk):
@@ -54,7 +54,7 @@ class Queues:
         return found
 
     async def ids_in(self, queue: str) -> list[str | None]:
-        """Take everything out of a queue; return whose ids."""
+        """Take all messages out of a queue; return their ids."""
         return [one.header.properties.message_id for one in await self.all_in(queue)]
 
 

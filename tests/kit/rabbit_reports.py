@@ -1,4 +1,4 @@
-"""Reports' exchanges and queues on a real RabbitMQ, for tests: names of their own, things to publish and to look at."""
+"""Reports' exchanges and queues on a real RabbitMQ, for tests: with names of the test, to publish to and to inspect."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,15 +22,15 @@ class Reports(Queues):
         self.made: dict[str, QueueNames] = {}
 
     def names(self, listener: str) -> QueueNames:
-        """Return what a listener's queues are called."""
+        """Return the names of a listener's queues."""
         return self.made.setdefault(listener, report_names(self.shared.prefix, listener))
 
     async def prepare(self, *listeners: str) -> None:
-        """Make exchanges and queues, on one connection."""
+        """Create exchanges and queues, on one connection."""
         await prepare(self.url, *(self.names(listener) for listener in listeners))
 
     async def announce_stage(self, *ids: str, body: bytes = b"{}") -> None:
-        """Publish to everybody, confirmed."""
+        """Publish to all listeners, confirmed."""
         await self._publish(self.shared.broadcast, "", ids, body)
 
     async def tell(self, listener: str, *ids: str, body: bytes = b"{}") -> None:
@@ -46,7 +46,7 @@ class Reports(Queues):
                 )
 
     async def waiting_in(self, queue: str) -> list[str | None]:
-        """Return whose ids are in a queue, and leave them there."""
+        """Return the ids in a queue, and leave the messages there."""
         found = []
         async with raw_channel(self.url) as channel:
             while isinstance((one := await channel.basic_get(queue)).delivery, Basic.GetOk):
@@ -59,7 +59,7 @@ class Reports(Queues):
         return RabbitDeadLetters(self.url, self.shared)
 
     async def remove(self) -> None:
-        """Remove everything."""
+        """Remove exchanges and queues."""
         async with raw_channel(self.url) as channel:
             everything: list[Topology] = [self.shared, *self.made.values()]
             for names in everything:
@@ -70,7 +70,7 @@ class Reports(Queues):
 
     @asynccontextmanager
     async def consumer(self, listener: str, slots: int = 1) -> AsyncIterator[RabbitTaskQueue]:
-        """A process of a listener, as far as it reads messages."""
+        """A process of a listener, reduced to its source of messages."""
         source = RabbitTaskQueue(self.url, self.names(listener), slots=slots)
         async with consuming(source):
             yield source

@@ -1,4 +1,4 @@
-"""Fan-out's queues on a real RabbitMQ, for tests: names of their own, things to put in and to look at."""
+"""Fan-out's queues on a real RabbitMQ, for tests: with names of the test, to publish to and to inspect."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -25,8 +25,8 @@ class Fanout(Queues):
     """The queues of one test.
 
     Args:
-        url: Of the node, or of a proxy before it.
-        direct_url: Past the proxy, for what the test itself does.
+        url: URL of the node, or of a proxy before it.
+        direct_url: URL without the proxy, for requests of the test itself.
     """
 
     def __init__(self, url: str, direct_url: str | None = None) -> None:
@@ -35,13 +35,13 @@ class Fanout(Queues):
         self.names = fanout_names(f"t{uuid4().hex[:12]}")
 
     def behind(self, url: str) -> "Fanout":
-        """Return the same queues as they are reached by another address."""
+        """Return the same queues by another address."""
         other = Fanout(url, self.direct_url)
         other.names = self.names
         return other
 
     async def prepare(self) -> None:
-        """Make exchange and queues."""
+        """Create exchange and queues."""
         await prepare(self.direct_url, self.names)
 
     async def put(self, *ids: str | None, body: bytes = b"{}", headers: Mapping[str, Any] | None = None) -> None:
@@ -59,7 +59,7 @@ class Fanout(Queues):
         return RabbitDeadLetters(self.url, self.names)
 
     async def remove(self) -> None:
-        """Remove everything."""
+        """Remove exchange and queues."""
         async with raw_channel(self.direct_url) as channel:
             for queue in self.names.queues:
                 await channel.queue_delete(queue)
@@ -67,7 +67,7 @@ class Fanout(Queues):
                 await channel.exchange_delete(exchange)
 
     async def reject(self, count: int) -> None:
-        """Let the broker bury that many tasks, as it does for a consumer that rejects them."""
+        """Let the broker dead-letter that many tasks, as for a consumer that rejects them."""
         async with raw_channel(self.direct_url) as channel:
             for _ in range(count):
                 one = await channel.basic_get(self.names.queue)
@@ -96,7 +96,7 @@ async def taken(source: RabbitTaskQueue, within_s: float = 10) -> Delivery:
 
 
 async def nothing_comes(source: RabbitTaskQueue, for_s: float = 0.3) -> bool:
-    """Whether nothing is handed out for that long."""
+    """Whether no delivery comes for that long."""
     try:
         await taken(source, for_s)
     except TimeoutError:
@@ -104,18 +104,18 @@ async def nothing_comes(source: RabbitTaskQueue, for_s: float = 0.3) -> bool:
     return False
 
 
-# What has to hold of fan-out's queue, as checks that a test runs on the product and a mutant's test on less.
+# Conditions of fan-out's queue, as checks that hold for the product and fail for mutants.
 
 SECOND = timedelta(seconds=1)
 
 
 async def alarm(server: RabbitServer, *, on: bool) -> None:
-    """Let the node think that its disk is full, or not."""
+    """Set or clear the node's alarm of a full disk."""
     await asyncio.to_thread(server.set_disk_alarm, on=on)
 
 
 async def check_held_holds_up_no_other(fanout: Fanout) -> None:
-    """One slot each: while one consumer sits on a slow entity, the rest goes to those who are free."""
+    """One slot each: while one consumer works on a slow entity, the other tasks go to free ones."""
     async with fanout.consumer(1) as slow, fanout.consumer(1) as fast:
         await fanout.put("a")
         await fanout.put("b")
@@ -130,8 +130,8 @@ async def check_held_holds_up_no_other(fanout: Fanout) -> None:
         assert await nothing_comes(slow, 0.1)
 
 
-async def check_said_once(fanout: Fanout) -> None:
-    """A second word about one delivery would close the channel under all others."""
+async def check_acknowledged_once(fanout: Fanout) -> None:
+    """A second acknowledgement of one delivery would close the channel for all others."""
     await fanout.put("a", "b")
     async with fanout.consumer(2) as source:
         first, second = await taken(source), await taken(source)
@@ -145,7 +145,7 @@ async def check_said_once(fanout: Fanout) -> None:
 
 
 async def check_deleted_delay_queue(fanout: Fanout) -> None:
-    """The copy comes back unroutable, and the original waits for a copy that is confirmed."""
+    """The copy is returned as unroutable, and the original waits for a copy that is confirmed."""
     await fanout.put("a", "b")
     async with fanout.consumer(2) as source:
         first, second = await taken(source), await taken(source)
@@ -157,7 +157,7 @@ async def check_deleted_delay_queue(fanout: Fanout) -> None:
 
 
 async def check_acknowledged_behind_its_copy(fanout: Fanout) -> None:
-    """While the copy is on its way, the loss of a consumer brings the task back: two at worst, none never."""
+    """If a consumer is lost before the copy is confirmed the task is redelivered: at worst twice, never lost."""
     probe = Stops()
     probe.close("fanout.forwarded_not_acked")
     await fanout.put("a")
@@ -173,7 +173,7 @@ async def check_acknowledged_behind_its_copy(fanout: Fanout) -> None:
 
 
 async def check_parked_and_not_spent(fanout: Fanout, server: RabbitServer) -> None:
-    """An alarm of minutes must not turn waiting tasks into dead letters: no delivery is counted, nothing spins."""
+    """An alarm of minutes must not turn waiting tasks into dead letters: no delivery is counted, and no loop spins."""
     await fanout.put("a")
     async with fanout.consumer(2) as source:
         await alarm(server, on=True)

@@ -1,6 +1,6 @@
-"""A consumer of fan-out's queue as a process of its own, to be killed: takes tasks and does nothing with them.
+"""A consumer of fan-out's queue as a separate process, to be killed: takes tasks and does not run them.
 
-Run as ``python rabbit_tasks_process.py URL PREFIX SLOTS``; says ``MESSAGE_ID DELIVERIES`` of each.
+Run as ``python rabbit_tasks_process.py URL PREFIX SLOTS``; prints ``MESSAGE_ID DELIVERIES`` of each.
 """
 
 import asyncio

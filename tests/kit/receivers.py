@@ -1,6 +1,6 @@
-"""Other sides of brokers: receivers of callbacks, gateways of pushes, and servers that misbehave.
+"""Counterparts of brokers: receivers of callbacks, gateways of pushes, and servers that misbehave.
 
-All are real servers on free loopback ports; ``TARGETS`` is the allow list that lets brokers reach them.
+All are real servers on free loopback ports; ``TARGETS`` is the allow list by which brokers reach them.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ class Received:
 
 
 class HttpReceiver:
-    """A receiver of callbacks; it answers what it is told to, and nothing at all while ``silent``.
+    """A receiver of callbacks; it answers with ``status``, and not at all while ``silent``.
 
     Attributes:
         received: Every request whose body was read, in order.
-        status: What it answers.
-        headers: What it adds to the answer.
+        status: The status of its answers.
+        headers: Headers of its answers.
     """
 
     def __init__(self, tls: SSLContext | None = None) -> None:
@@ -55,7 +55,7 @@ class HttpReceiver:
 
     @property
     def url(self) -> str:
-        """Where callbacks go."""
+        """The URL for callbacks."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}/callback"
 
     def be_silent(self) -> None:
@@ -74,7 +74,7 @@ class HttpReceiver:
         await self.stop()
 
     async def stop(self) -> None:
-        """Close the port; twice is harmless."""
+        """Close the port; a second call is harmless."""
         self._talking.set()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -94,7 +94,7 @@ class Gateway:
 
     Attributes:
         received: Every push frame, in order, with the bytes of its payload.
-        connections: How often somebody connected.
+        connections: Number of connections so far.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Where pushes go."""
+        """The URL for pushes."""
         return f"ws://127.0.0.1:{self.port}/push"
 
     async def __aenter__(self) -> Self:
@@ -156,10 +156,10 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class RawServer:
-    """Runs a script per connection, for everything that a decent server would not do.
+    """Runs a script per connection, to misbehave in any way.
 
     Attributes:
-        connections: How often somebody connected.
+        connections: Number of connections so far.
     """
 
     def __init__(self, script: Script) -> None:
@@ -171,7 +171,7 @@ class RawServer:
 
     @property
     def url(self) -> str:
-        """Where callbacks go."""
+        """The URL for callbacks."""
         return f"http://127.0.0.1:{self.port}/callback"
 
     async def __aenter__(self) -> Self:
@@ -220,10 +220,10 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class ScriptedResolver(AbstractResolver):
-    """A DNS that gives the next of its answers each time it is asked; the last one stays.
+    """A DNS resolver that returns the next of its answers at each request, the last one repeatedly.
 
     Attributes:
-        asked: The names it was asked for.
+        asked: The requested names.
     """
 
     def __init__(self, *answers: Sequence[str] | OSError) -> None:

@@ -26,6 +26,6 @@ class RedisServer(ServerProcess):
     def start(self) -> None:
         """Return when the server answers a PING."""
         place = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self.folder), "daemonize": "no"}
-        words = [word for name, value in {**self.settings, **place}.items() for word in (f"--{name}", value)]
-        self._child = spawn(["redis-server", *words], self.log)
+        options = [option for name, value in {**self.settings, **place}.items() for option in (f"--{name}", value)]
+        self._child = spawn(["redis-server", *options], self.log)
         wait_for_port(self.port, self._child, self.log, b"PING\r\n", 20)

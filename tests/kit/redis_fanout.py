@@ -1,4 +1,4 @@
-"""What tests of marks and run claims share: prefixes and sessions of their own, and stores over both servers."""
+"""Shared by tests of publish marks and run claims: own prefixes and sessions, and stores over both servers."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ LONG, BRIEF = timedelta(seconds=60), timedelta(milliseconds=60)
 
 
 def fresh_prefix() -> str:
-    """Return a prefix of keys that nobody else uses."""
+    """Return an unused prefix of keys."""
     return f"test-{uuid4().hex}"
 
 
@@ -35,27 +35,27 @@ async def open_session(pool: asyncpg.Pool) -> int:
 
 
 async def begin_one(store: RunClaims, run: Run, owner: int) -> Begun:
-    """Ask for one run."""
+    """Claim one run."""
     [begun] = await store.begin([run], owner)
     return begun
 
 
 async def start_of(store: RunClaims, run: Run, owner: int) -> RunStart:
-    """Ask for one run; return what was said."""
+    """Claim one run; return the result."""
     return (await begin_one(store, run, owner)).start
 
 
 async def end_one(
     store: RunClaims, run: Run, begun: Begun, owner: int, *, error: str | None = None, released: bool = False
 ) -> bool:
-    """Say how one run ended."""
-    [ours] = await store.end([Ended(run, begun, error, released)], owner)
-    return ours
+    """Write the end of one run."""
+    [is_counted] = await store.end([Ended(run, begun, error, released)], owner)
+    return is_counted
 
 
 @dataclass
 class RunStore:
-    """A store of run claims, another client of the same one, and two sessions that live."""
+    """A store of run claims, a second client of it, and two live sessions."""
 
     name: str
     store: RunClaims
@@ -88,7 +88,7 @@ async def run_store(
 
 @asynccontextmanager
 async def redis_link(url: str) -> AsyncIterator[RedisClient]:
-    """A link that is closed at the end."""
+    """A client that is closed at the end."""
     link = RedisClient(url)
     try:
         yield link

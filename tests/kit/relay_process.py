@@ -1,4 +1,4 @@
-"""An outbox relay as a process of its own, to be killed or paused.
+"""An outbox relay as a separate process, to be killed or paused.
 
 Run as ``python relay_process.py DATABASE_URL LEASE_SECONDS [PROBE]``; kills itself at the probe, if one is named.
 """

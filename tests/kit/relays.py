@@ -1,4 +1,4 @@
-"""What tests of the relay share: a world of one database and one receiver, relays in it, and the ledger's checks."""
+"""Shared by tests of the relay: a world of one database and one receiver, relays in it, and checks of the outbox."""
 
 import asyncio
 import sys
@@ -68,12 +68,12 @@ class RelayWorld:
             await task
 
     def child(self, folder: Path, lease_s: float, probe: str | None = None) -> Child:
-        """Start a relay as a process of its own."""
-        words = [sys.executable, str(_PROGRAM), self.url, str(lease_s), *([probe] if probe else [])]
-        return spawn(words, folder / "relay.log")
+        """Start a relay as a separate process."""
+        command = [sys.executable, str(_PROGRAM), self.url, str(lease_s), *([probe] if probe else [])]
+        return spawn(command, folder / "relay.log")
 
     def ids(self) -> list[str]:
-        """Return the message ids that the receiver saw, in order."""
+        """Return the message ids that the receiver has, in order."""
         return [one.id for one in self.receiver.received]
 
     async def left(self) -> int:
@@ -87,7 +87,7 @@ class RelayWorld:
         return found
 
     async def emptied(self, within_s: float = 10) -> None:
-        """Wait until nothing waits any more."""
+        """Wait until no row waits."""
 
         async def empty() -> Any:
             return await self.left() == 0
@@ -108,14 +108,14 @@ async def relay_world(url: str) -> AsyncIterator[RelayWorld]:
 
 
 async def check_late_mark(world: RelayWorld) -> None:
-    """L2: a relay that was overtaken, and does not know it, deletes nothing any more."""
+    """L2: a relay that lost its lease, and has not noticed it, deletes nothing."""
     row_id = await world.put("pg:late")
     relay = world.relay()
     lease = await Leases(world.pool, owner="zombie", terms=LONG).take(LEASE)
     assert lease is not None
     await run_out(world.pool, LEASE)
     assert await Leases(world.pool, owner="heir", terms=LONG).take(LEASE) is not None
-    assert lease.holds(), "it believes that the lease is its own"
+    assert lease.holds(), "it takes the lease for its own"
     await relay._mark(lease, Verdicts(sent=[row_id]))
     assert await world.left() == 1, "L2 broken: a late mark deleted the row"
     assert relay.counters.marks_lost == 1

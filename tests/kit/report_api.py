@@ -1,4 +1,4 @@
-"""Reports as their users see them: a world, an API on it, and a type or two to ask for."""
+"""Reports for tests: a world, an API on it, and report types to request."""
 
 import asyncio
 import hashlib
@@ -30,14 +30,14 @@ UPDATE tickwright.reports
 
 
 async def users(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
-    """Two rows of the country that is asked for."""
+    """Yield two rows of the requested country."""
     for number in (1, 2):
         yield {"id": number, "country": request.conditions["country"]}
 
 
 @dataclass(frozen=True)
 class ReportApi:
-    """An API with a world behind it; nobody brings parts unless ``world.process`` runs."""
+    """An API on a world; no part is fetched unless ``world.process`` runs."""
 
     world: ReportWorld
     api: RunningApi
@@ -48,23 +48,23 @@ class ReportApi:
         assert answer.status in {200, 201}, answer.body
 
     async def ask(self, kind: str = "users", *, client: Client | None = None, **body: Any) -> Answer:
-        """Ask for a report."""
+        """Request a report."""
         return await (client or self.api.operator).post("/v1/reports", {"type": kind, **body})
 
     async def asked(self, kind: str = "users", **body: Any) -> int:
-        """Ask for a new one and return its id."""
+        """Request a new report and return its id."""
         answer = await self.ask(kind, **body)
         assert answer.status == 201, answer.body
         return int(answer.json["id"])
 
     async def get(self, path: str, **more: Any) -> Any:
-        """Return what a viewer sees below ``/v1/reports``."""
+        """Return a viewer's answer of a path below ``/v1/reports``."""
         answer = await self.api.viewer.get(f"/v1/reports{path}", **more)
         assert answer.status == 200, answer.body
         return answer.json
 
     async def finished(self, **body: Any) -> int:
-        """Ask for a report of users and wait for its file."""
+        """Request a report of users and wait for its file."""
         report_id = await self.asked(**body)
         async with self.world.process({"users": users}):
             await self.world.finished(report_id)
@@ -73,7 +73,7 @@ class ReportApi:
     async def given_file(
         self, data: bytes, *, keep_s: float = 3600, store: ObjectStore | None = None, **body: Any
     ) -> int:
-        """Ask for a report and give it this file, as the last step of a supervisor would."""
+        """Request a report and set its file, as the last step of a supervisor would."""
         report_id = await self.asked(**{"conditions": {"country": "NL"}, **body})
         key, path = f"reports/{report_id}/1-1/users-{report_id}.csv", self.world.folder / "given.csv"
         await asyncio.to_thread(path.write_bytes, data)
@@ -89,7 +89,7 @@ class ReportApi:
         return found
 
     def path_of(self, report_id: int) -> Path:
-        """Return where a given file lies on the disk."""
+        """Return the path of a file on the disk."""
         return self.world.folder / "objects" / f"reports/{report_id}/1-1/users-{report_id}.csv"
 
 

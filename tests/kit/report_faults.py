@@ -1,4 +1,4 @@
-"""Reports under faults: two listeners whose rows say which epoch they are of, the truth about the file, and worlds."""
+"""Reports under faults: two listeners whose rows have their epoch, the expected file, and worlds."""
 
 import asyncio
 import csv
@@ -26,7 +26,7 @@ from tickwright.capabilities.reports.plan import Plan
 from tickwright.capabilities.reports.retention import ReportRetention
 from tickwright.engine.leases import Leases
 
-NO_END = -1  # what Redis says of a key without a time to live; -2 of none
+NO_END = -1  # Redis's answer for a key without a time to live; -2 for no key
 PROCESS = Path(__file__).with_name("report_process.py")
 JOIN = (
     "SELECT l.id AS id, l.epoch AS left_epoch, r.epoch AS right_epoch, r.value AS value "
@@ -34,14 +34,14 @@ JOIN = (
 )
 HEADER = ("id", "left_epoch", "right_epoch", "value")
 SMALL, LARGE = 20, 12_000
-"""Rows of a part that is kept inline, and of one that goes to the object store."""
+"""Rows of a part that is kept inline, and of one that is kept in the object store."""
 AGAIN_S = 50
-"""A lease of two seconds, the next look, and a machine that has other things to do."""
+"""Enough for a lease of two seconds, the next round, and a busy machine."""
 Wait = Callable[[str, ReportRequest], Awaitable[None]]
 
 
 async def _nothing(_name: str, _request: ReportRequest) -> None:
-    """Bring it at once."""
+    """Do not wait."""
 
 
 def functions(wait: Wait = _nothing) -> dict[str, Function]:
@@ -66,7 +66,7 @@ def plan(**words: Any) -> Plan:
 
 
 def truth(rows: int, seed: int, epoch: int) -> str:
-    """Return the SHA-256 that the file has to have, computed without the product."""
+    """Return the SHA-256 that the file must have, computed without the product."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\r\n")
     out.writerow(HEADER)
@@ -75,29 +75,29 @@ def truth(rows: int, seed: int, epoch: int) -> str:
 
 
 async def ask(world: ReportWorld, rows: int = SMALL, seed: int = 7, *, words: Mapping[str, Any] | None = None) -> int:
-    """Ask for one of its own."""
-    asked = {"rows": rows, "seed": seed, "n": secrets.token_hex(4)}
-    return await world.request(plan(**(words or {})), asked)
+    """Request a report."""
+    given = {"rows": rows, "seed": seed, "n": secrets.token_hex(4)}
+    return await world.request(plan(**(words or {})), given)
 
 
 async def is_true(world: ReportWorld, row: Any) -> None:
-    """G1: the file is what it has to be, byte for byte, with the parts of the record's own epoch."""
-    asked = json.loads(row["conditions"])
+    """G1: the file is exactly the expected one, with the parts of the record's own epoch."""
+    given = json.loads(row["conditions"])
     assert row["status"] == "finished", (row["status"], row["error_code"], row["error"])
     found = hashlib.sha256(await world.file(row)).hexdigest()
-    assert found == truth(asked["rows"], asked["seed"], row["epoch"]), f"G1 broken: report {row['id']}"
+    assert found == truth(given["rows"], given["seed"], row["epoch"]), f"G1 broken: report {row['id']}"
     assert row["checksum"] == found
 
 
 async def is_made(world: ReportWorld, report: int, within_s: float = AGAIN_S) -> Any:
-    """Wait until it is finished, and look at its file."""
+    """Wait until it is finished, and check its file."""
     row = await world.over(report, within_s)
     await is_true(world, row)
     return row
 
 
 async def clean(world: ReportWorld) -> None:
-    """Run upkeep as it will be in an hour."""
+    """Run upkeep as in an hour's time."""
     leases = Leases(world.pool, owner="test", terms=LONG)
     lease = await leases.take(f"report-upkeep-{secrets.token_hex(4)}")
     assert lease is not None
@@ -105,7 +105,7 @@ async def clean(world: ReportWorld) -> None:
 
 
 async def is_clean(world: ReportWorld, report: int) -> None:
-    """G2, G3: behind upkeep one object where there is a file, none otherwise, no part, and no key without an end."""
+    """G2, G3: after upkeep one object if there is a file, none otherwise, no part, and no key without an expiry."""
     await clean(world)
     row = await world.record(report)
     keys = [one.key for one in await world.objects.listing(f"reports/{report}/", 10)]
@@ -118,7 +118,7 @@ async def is_clean(world: ReportWorld, report: int) -> None:
 
 
 def start(world: ReportWorld, log: Path, redis_url: str | None = None, **words: str) -> Child:
-    """Start the role as a process of its own; kill it with ``kill_group``."""
+    """Start the role as a separate process; kill it with ``kill_group``."""
     environment = {
         "REPORT_DATABASE": world.url,
         "REPORT_REDIS": redis_url or "",
@@ -136,13 +136,13 @@ def asleep(child: Child) -> bool:
 
 
 def wake(child: Child) -> None:
-    """Let it go on."""
+    """Let a stopped process continue."""
     os.kill(child.pid, signal.SIGCONT)
 
 
 @dataclass
 class ReportWorlds:
-    """Makes worlds of one test, so that what has to wait waits side by side."""
+    """Makes worlds of one test, so that their waits run in parallel."""
 
     stack: AsyncExitStack
     postgres: PostgresServer

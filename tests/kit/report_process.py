@@ -1,4 +1,4 @@
-"""The role of reports in a process of its own, to be killed or stopped; it ends with a SIGTERM.
+"""The role of reports as a separate process, to be killed or stopped; it ends with a SIGTERM.
 
 ``REPORT_KILL_AT`` and ``REPORT_STOP_AT`` name the probe where it kills or stops itself; ``REPORT_POISON`` the listener
 that kills its process.
@@ -27,7 +27,7 @@ class Witness:
         self._stop_at = os.environ.get("REPORT_STOP_AT")
 
     async def reached(self, name: str, /, **_facts: object) -> None:
-        """Do it here, if this is the place."""
+        """Kill or stop the process if this is the point."""
         os.write(1, f"reached {name}\n".encode())
         await self._kill.reached(name)
         if name == self._stop_at:
@@ -36,7 +36,7 @@ class Witness:
 
 
 async def wait(name: str, _request: ReportRequest) -> None:
-    """Die, or take the time that the environment says."""
+    """Kill the process, or take the time of the environment."""
     if name == os.environ.get("REPORT_POISON"):
         os.kill(os.getpid(), signal.SIGKILL)
     await asyncio.sleep(float(os.environ.get("REPORT_TAKES_S", "0")))

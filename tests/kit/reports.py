@@ -46,7 +46,7 @@ def plan_of(*listeners: str | Listener, merge: str | None = None, **words: Any) 
 
 
 def functions_of(functions: Mapping[str, Function]) -> ListenerRegistry:
-    """Return a registry with these."""
+    """Return a registry with these functions."""
     registry = ListenerRegistry()
     for name, function in functions.items():
         registry.add(DeclaredListener(name, None, None, None, None, function))
@@ -67,7 +67,7 @@ class ReportWorld:
     """One test's reports.
 
     Attributes:
-        shared: The hash in Redis; ``None`` where PostgreSQL serves alone.
+        shared: The hash in Redis; ``None`` with PostgreSQL alone.
     """
 
     def __init__(  # noqa: PLR0917  a world is made in one place
@@ -77,26 +77,26 @@ class ReportWorld:
         self.records = RecordsStore(pool, routes)
         self.parts = PartsStore(pool)
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ requests
 
     async def request(
         self, plan: Plan, conditions: Mapping[str, Any] | None = None, *, requester: str = "me", kind: str = "test"
     ) -> int:
-        """Ask for a report, as the service does."""
+        """Request a report, as the service does."""
         return (await self.ask(plan, conditions, requester=requester, kind=kind)).id
 
     async def ask(
         self, plan: Plan, conditions: Mapping[str, Any] | None = None, *, requester: str = "me", kind: str = "test"
     ) -> Created:
-        """Do the same and say whether it is a new one."""
-        said = dict(conditions or {})
-        key = query_key(kind, plan.format, said)
-        new = NewReport(type=kind, query_key=key, conditions=said, requester=requester, plan=plan)
+        """Do the same and return whether it is a new one."""
+        given = dict(conditions or {})
+        key = query_key(kind, plan.format, given)
+        new = NewReport(type=kind, query_key=key, conditions=given, requester=requester, plan=plan)
         async with self.pool.acquire() as connection, connection.transaction():
             return await self.records.create(connection, new)
 
     async def cancel(self, report_id: int) -> bool:
-        """End it, as the service does."""
+        """Cancel it, as the service does."""
         async with self.pool.acquire() as connection, connection.transaction():
             return await self.records.cancel(connection, report_id)
 
@@ -135,12 +135,12 @@ class ReportWorld:
         return sorted(list(csv.reader(text.splitlines(keepends=True)))[1:])
 
     async def hash(self, report_id: int) -> dict[str, Any]:
-        """Return what Redis has, as anybody may read it."""
+        """Return the hash in Redis."""
         assert isinstance(self.shared, RedisParts)
         found = await self.shared._redis._client.hgetall(self.shared.key(report_id))
         return {str(name): value for name, value in found.items()}
 
-    # ------------------------------------------------------------------ working
+    # ------------------------------------------------------------------ work
 
     @asynccontextmanager
     async def process(
@@ -193,7 +193,7 @@ class ReportWorld:
 async def report_world(
     url: str, folder: Path, redis_url: str | None = None, *, routes: Routes | None = None, redis_prefix: str = ""
 ) -> AsyncIterator[ReportWorld]:
-    """Open a world; files are in a folder of it."""
+    """Open a world, with files in its own folder."""
     async with AsyncExitStack() as stack:
         pool = await open_pool(url, max_size=5)
         stack.push_async_callback(pool.close)

@@ -1,4 +1,4 @@
-"""A program whose functions fail with secrets in their hands, as functions of users do."""
+"""A program whose functions fail with secrets in their data, as functions of users do."""
 
 import json
 import os
@@ -29,38 +29,38 @@ async def tells(_job: Job) -> None:
 
 @app.job("returns", max_attempts=1)
 async def returns(_job: Job) -> dict[str, Any]:
-    """Succeed, without the secret in the result: what a function returns is the user's own data."""
+    """Succeed, without the secret in the result: a returned value is the user's own data."""
     return {"characters": len(os.environ[TOKEN])}
 
 
 @app.module("LOCATIONS", every="5s", timeout="5s")
 async def locations(task: EntityTask) -> None:
-    """Fail with the secret that the party named, as aiohttp shows the URL of a request."""
+    """Fail with the secret of the party, as aiohttp shows the URL of a request."""
     party = task.resolve(task.party)
     raise RuntimeError(f"401 for {party['token']}, url={URL(party['url']).with_query(key=party['token'])!r}")
 
 
 @app.partner("function", rate="100/s", concurrency=2, timeout="5s")
 async def function(_poll: Poll) -> Answer:
-    """Fail with the secret in the text of the error, as a form writes it."""
+    """Fail with the secret in the text of the error, as a form encodes it."""
     raise RuntimeError("401 for " + urlencode({"token": os.environ[TOKEN]}))
 
 
 @app.listener("numbers")
 async def numbers(_request: ReportRequest) -> AsyncIterator[dict[str, object]]:
-    """Fail in the middle."""
+    """Fail after the first row."""
     yield {"n": 1}
     raise RuntimeError(f"401 for {os.environ[TOKEN]}")
 
 
 @app.report("numbers", listeners=["numbers"])
 def numbers_report() -> str:
-    """Return the merge."""
+    """Return the merge's SQL."""
     return "SELECT n FROM numbers"
 
 
 async def months(_run: BatchRun) -> AsyncIterator[dict[str, int]]:
-    """Give one chunk."""
+    """Yield one chunk."""
     yield {"month": 1}
 
 

@@ -1,4 +1,4 @@
-"""A selector as a process of its own, to be killed or paused.
+"""A selector as a separate process, to be killed or paused.
 
 Run as ``python selector_process.py DATABASE_URL LEASE_SECONDS [PROBE]``; kills itself at the probe, if one is named.
 """

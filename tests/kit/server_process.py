@@ -1,4 +1,4 @@
-"""What the kit's servers of one process have in common: how they are stopped, killed, started again and removed."""
+"""The common part of the kit's servers of one process: how they are stopped, killed, restarted and removed."""
 
 import shutil
 import signal
@@ -10,11 +10,11 @@ from kit.processes import kill_group, make_folder
 
 
 class ServerProcess:
-    """One process on a free loopback port, with a folder of its own. What starts it says ``start``.
+    """One process on a free loopback port, with its own folder. A subclass defines ``start``.
 
     Args:
-        name: What its folder is called after.
-        stop_s: Seconds that it has for an orderly end; then it is killed.
+        name: Prefix of its folder's name.
+        stop_s: Seconds for an orderly end; then it is killed.
     """
 
     def __init__(self, name: str, *, stop_s: float = 20) -> None:
@@ -29,7 +29,7 @@ class ServerProcess:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Stop the server as an operator would. Twice is harmless."""
+        """Stop the server as an operator would. A second call is harmless."""
         child, self._child = self._child, None
         if child is not None and child.poll() is None:
             child.send_signal(signal.SIGTERM)
@@ -39,13 +39,13 @@ class ServerProcess:
                 kill_group(child)
 
     def kill9(self) -> None:
-        """``kill -9`` the server with everything that it started."""
+        """``kill -9`` the server with all its children."""
         child, self._child = self._child, None
         if child is not None:
             kill_group(child)
 
     def restart(self) -> None:
-        """Stop and start on the same port, with what the server kept."""
+        """Stop and start on the same port, with the same data."""
         self.stop()
         self.start()
 

@@ -34,7 +34,7 @@ Server = TypeVar(
 
 @contextmanager
 def started(server: Server) -> Iterator[Server]:
-    """Start a server for the length of the block; nothing of it is left behind."""
+    """Start a server for the length of the block, and remove it."""
     try:
         server.start()
         yield server

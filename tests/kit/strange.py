@@ -1,4 +1,4 @@
-"""What functions of users do that no contract allows: to their own task, and with errors of ours."""
+"""Misbehaviour of functions of users that no contract allows: towards their own task, and with errors of Tickwright."""
 
 import asyncio
 import sys
@@ -22,7 +22,7 @@ FINAL = frozenset({"nameless", "no_code", "unwritable", "bare"})
 
 
 class Nameless:
-    """Cannot be shown."""
+    """Raises when it is shown."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -31,20 +31,20 @@ class Nameless:
 
 
 class Bare(Rejected):
-    """A subclass that does not call the constructor of ours: it has neither code nor message."""
+    """A subclass that does not call the constructor of ``Rejected``: it has neither code nor message."""
 
     def __init__(self) -> None:
         Exception.__init__(self)
 
 
 async def behave(how: str) -> None:
-    """Do one of ``STRANGE``."""
+    """Misbehave in one of the ways of ``STRANGE``."""
     match how:
         case "cancels_itself":
             _cancel_this_task()
             await asyncio.sleep(0)
         case "cancels_itself_and_fails":
-            _cancel_this_task()  # it arrives with the next await, which is not the function's any more
+            _cancel_this_task()  # it arrives with the next await, which is no longer the function's
             raise ValueError("its own")
         case "is_cancelled":
             raise asyncio.CancelledError
@@ -54,7 +54,7 @@ async def behave(how: str) -> None:
 
 
 def error_of(how: str) -> TickwrightError:
-    """Return the error of ours that is meant."""
+    """Return one of Tickwright's errors with invalid arguments."""
     match how:
         case "no_text":
             return Unavailable("bad", ValueError("x"))  # type: ignore[arg-type]

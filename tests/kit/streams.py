@@ -1,4 +1,4 @@
-"""A stream of server-sent events, as a page reads it."""
+"""A stream of server-sent events, as the dashboard reads it."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from kit.waiting import PATIENCE
 
 
 class CountingProbe:
-    """Counts how often something was reached."""
+    """Counts visits of all points."""
 
     def __init__(self) -> None:
         self.reached_times = 0

@@ -1,14 +1,14 @@
 """A TCP proxy that breaks connections on purpose.
 
-It sits between a client and a server on loopback and misbehaves when told to: late, deaf in
+It listens between a client and a server on loopback and causes faults on request: late, dropping
 one direction, holding back, cutting in the middle, resetting. Faults apply to open connections and to
-those to come, until ``heal``.
+later ones, until ``heal``.
 
 ::
 
     async with TcpProxy("127.0.0.1", server.port) as proxy:
         connection = await asyncpg.connect(proxy.rewrite(server.url))
-        proxy.drop_replies()          # the server does the work, the client never hears of it
+        proxy.drop_replies()          # the server executes requests, the client gets no answer
 """
 
 import asyncio
@@ -33,15 +33,15 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass
 class Flow:
-    """One direction through the proxy: what it is told to do, and what it has seen.
+    """One direction through the proxy: its faults, and its counters.
 
     Attributes:
-        latency_s: Every chunk arrives so much later, also behind others: a long way, not a narrow one.
-        deaf: Bytes are taken and thrown away (black hole).
-        endless: The end of a stream is not passed on; what was said before it is.
+        latency_s: Every chunk arrives so much later, also after others: latency, not less bandwidth.
+        deaf: Bytes are read and dropped (black hole).
+        endless: The end of a stream is not passed on; bytes before it are.
         cut_after_bytes: Connections are reset once so many more bytes have passed; ``None`` for never.
-        seen_bytes: Bytes that came in, over all connections.
-        passed_bytes: Bytes that went on, over all connections.
+        seen_bytes: Bytes that were read, over all connections.
+        passed_bytes: Bytes that were passed on, over all connections.
     """
 
     latency_s: float = 0.0
@@ -57,7 +57,7 @@ class Flow:
 
 
 class TcpProxy:
-    """Listens on a free loopback port and passes bytes to ``host:port``, more or less."""
+    """Listens on a free loopback port and passes bytes to ``host:port``, apart from faults."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -78,7 +78,7 @@ class TcpProxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def stop(self) -> None:
-        """Reset every connection and stop listening. Twice is harmless."""
+        """Reset every connection and stop listening. A second call is harmless."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -113,21 +113,21 @@ class TcpProxy:
             flow.latency_s = latency_s
 
     def blackhole(self, *directions: Direction) -> None:
-        """Swallow all bytes, in the named directions or in both; connections stay open."""
+        """Drop all bytes, in the named directions or in both; connections stay open."""
         for flow in self._flows(directions):
             flow.deaf = True
 
     def hide_ends(self, *directions: Direction) -> None:
-        """Pass all bytes and keep the closing to itself, in the named directions or in both."""
+        """Pass all bytes but not the end of the stream, in the named directions or in both."""
         for flow in self._flows(directions):
             flow.endless = True
 
     def drop_replies(self) -> None:
-        """Pass on what the client says and swallow what the server answers."""
+        """Pass the client's bytes on and drop the server's."""
         self.blackhole("to_client")
 
     def drop_replies_after(self, word: bytes) -> None:
-        """Do so as soon as a client has said ``word``, whatever it hears back before."""
+        """Do so as soon as a client has sent ``word``; earlier answers are passed on."""
         self._last_word = word
 
     def hold(self, *directions: Direction) -> None:
@@ -136,7 +136,7 @@ class TcpProxy:
             flow.open_gate.clear()
 
     def release(self, *directions: Direction) -> None:
-        """Let the held bytes go on, in order, and hold no more."""
+        """Pass the held bytes on, in order, and hold no more."""
         for flow in self._flows(directions):
             flow.open_gate.set()
 
@@ -145,7 +145,7 @@ class TcpProxy:
         self.flows[direction].cut_after_bytes = bytes_count
 
     def lead_to(self, host: str, port: int) -> None:
-        """Connect to another server from now on; open connections stay where they are, as behind a name that moved."""
+        """Connect later connections to another server; open ones stay, as after a change of DNS."""
         self._target = (host, port)
 
     def refuse(self) -> None:
@@ -158,7 +158,7 @@ class TcpProxy:
             self._reset_link(link)
 
     def heal(self) -> None:
-        """End all faults; what was held goes on, what was swallowed is lost."""
+        """End all faults; held bytes are passed on, dropped ones are lost."""
         self.refusing = False
         for flow in self.flows.values():
             flow.latency_s, flow.deaf, flow.endless, flow.cut_after_bytes = 0.0, False, False, None
@@ -207,7 +207,7 @@ class TcpProxy:
         await arriving
 
     def _count_turn(self, link: Link, *, from_client: bool) -> None:
-        """Count what a client sends after it was answered, or first of all: it waits for a round trip."""
+        """Count what a client sends after an answer, or at first: it waits for a round trip."""
         if from_client and not self._client_spoke_last.get(link, False):
             self.turn_count += 1
         self._client_spoke_last[link] = from_client
@@ -215,7 +215,7 @@ class TcpProxy:
     async def _arrive(
         self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, flow: Flow, link: Link
     ) -> None:
-        """Pass on what is under way, each chunk at its time, in order, and the end last."""
+        """Pass on the bytes under way, each chunk at its time, in order, and the end last."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
             while True:
@@ -230,7 +230,7 @@ class TcpProxy:
                 writer.write_eof()
             return
         while (await under_way.get())[1]:
-            pass  # the other side is gone: what still comes has nowhere to go
+            pass  # the other side has closed: later bytes are dropped
 
     async def _forward(
         self,
@@ -253,7 +253,7 @@ class TcpProxy:
             await self._cut(writer, link)
 
     async def _cut(self, writer: asyncio.StreamWriter, link: Link) -> None:
-        """Close orderly where bytes were promised to arrive, and reset the other side."""
+        """Close orderly where bytes must still arrive, and reset the other side."""
         writer.close()
         other = link[0] if writer is link[1] else link[1]
         _reset(other)

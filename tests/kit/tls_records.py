@@ -1,4 +1,4 @@
-"""The server's side of a TLS 1.3 connection whose records a test writes itself, and records that carry no data."""
+"""The server's side of a TLS 1.3 connection whose records a test writes itself, and records without data."""
 
 import asyncio
 import hmac
@@ -16,7 +16,7 @@ _HELLO_REQUEST = bytes(4)
 
 
 def hello_requests() -> bytes:
-    """Return a record of a handshake that has no keys yet: requests to begin another one, which clients pass over."""
+    """Return an unencrypted handshake record: requests to begin another handshake, which clients skip."""
     content = _HELLO_REQUEST * (RECORD_BYTES_MAX // len(_HELLO_REQUEST))
     return struct.pack(">BHH", HANDSHAKE, 0x0303, len(content)) + content
 
@@ -40,7 +40,7 @@ class RawTls:
         self._number = 0
 
     async def shake_hands(self) -> None:
-        """Make the connection, and take its keys."""
+        """Complete the handshake, and read its keys."""
         hello = b""
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A shop's program for tests of traces: an order leads to a callback and to a message of the outbox."""
+"""A program for tests of traces: an order causes a callback and a message of the outbox."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ HOOK = os.environ["TICKWRIGHT_TEST_HOOK"]
 
 @app.job("order.placed")
 async def placed(_job: Job, order: int) -> None:
-    """What follows from an order."""
+    """Send the callback and the message."""
     await app.schedule("order.callback", {"order": order})
     await app.publish(HOOK, {"order": order})
 

@@ -1,4 +1,4 @@
-"""Traces for tests: spans kept in memory, and a collector that takes them as any other does, OTLP over HTTP."""
+"""Traces for tests: spans kept in memory, and a collector that receives them by OTLP over HTTP."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ class Kept:
 
     @property
     def traceparent(self) -> str:
-        """What points to it."""
+        """The header that refers to it."""
         return f"00-{self.trace}-{self.id}-{self.flags:02x}"
 
 
@@ -50,15 +50,15 @@ class Memory:
 
     @property
     def spans(self) -> list[Kept]:
-        """Those that have ended, in the order of their ends."""
+        """Return the ended spans, in the order of their ends."""
         return [_kept(span) for span in self._exporter.get_finished_spans()]
 
     def named(self, name: str) -> list[Kept]:
-        """Those with this name."""
+        """Return the spans with this name."""
         return [span for span in self.spans if span.name == name]
 
     def one(self, name: str) -> Kept:
-        """The only one with this name."""
+        """Return the only span with this name."""
         [span] = self.named(name)
         return span
 
@@ -95,7 +95,7 @@ def _kept(span: ReadableSpan) -> Kept:
 
 
 class Collector:
-    """Takes spans at ``url`` + ``/v1/traces``; ``spans`` are those that came, ``raw`` all that came."""
+    """Receives spans at ``url`` + ``/v1/traces``; ``spans`` are decoded, ``raw`` are the requests."""
 
     def __init__(self) -> None:
         self.spans: list[Kept] = []
@@ -120,13 +120,13 @@ class Collector:
             await self._runner.cleanup()
 
     def of(self, trace_id: str) -> list[Kept]:
-        """Those of one trace, as they began."""
+        """Return the spans of one trace, in the order of their starts."""
         return sorted((span for span in self.spans if span.trace == trace_id), key=lambda span: span.begun_ns)
 
     async def _take(self, request: web.Request) -> web.Response:
         self.raw += await request.read()
-        said = ExportTraceServiceRequest.FromString(await request.read())
-        for resource in said.resource_spans:
+        sent = ExportTraceServiceRequest.FromString(await request.read())
+        for resource in sent.resource_spans:
             service = {fact.key: fact.value.string_value for fact in resource.resource.attributes}["service.name"]
             for scope in resource.scope_spans:
                 self.spans += [_taken(span, service) for span in scope.spans]
@@ -150,7 +150,7 @@ def _taken(span: trace_pb2.Span, service: str) -> Kept:
 
 
 def drawn(spans: Iterable[Kept]) -> str:
-    """Return one trace as a tree of lines: when each span began and how long it took, in ms; what, who, which."""
+    """Return one trace as a tree of lines: start and duration of each span in ms, name, service, attributes."""
     known = sorted(spans, key=lambda span: span.begun_ns)
     ids = {span.id for span in known}
     lines: list[str] = []

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 PAUSE_S = 0.02
 PATIENCE = float(os.environ.get("TICKWRIGHT_TEST_PATIENCE", "1"))
-"""Times every bound of a wait; ``scripts/test_again.py`` asks for more, so that a busy machine breaks none."""
+"""A factor of every bound of a wait; ``scripts/test_again.py`` sets a higher one for busy machines."""
 
 
 def eventually(predicate: Callable[[], T], within_s: float = 10.0, *, what: str = "") -> T:
-    """Return the first true value of ``predicate``; fail the test when there is none within the time."""
+    """Return the first true value of ``predicate``; fail the test if there is none in time."""
     deadline = time.monotonic() + within_s * PATIENCE
     while True:
         value = predicate()

@@ -1,4 +1,4 @@
-"""Trackers on wheels for tests: registered, placed, turned without waiting for the clock, and checked."""
+"""Trackers on wheels for tests: registered, placed, selected without waiting for the clock, and checked."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import Connection, open_pool
 
 T = TypeVar("T")
-NEWS = "pg:test.events"
+EVENTS = "pg:test.events"
 REGISTER = """
 INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id)
 SELECT $1, $2, $3 || n FROM generate_series(1, $4) AS n
@@ -69,30 +69,30 @@ class Wheels:
         await lease.release()
 
     async def turns(self, until: datetime) -> list[loops.DueSlot]:
-        """Return what is due until an instant, in order."""
+        """Return the slots that are due until an instant, in order."""
         async with self.pool.acquire() as connection:
             return await loops.due_slots(connection, until)
 
-    async def turn_until(self, minutes: int) -> None:
-        """Select every turn of the next so many minutes, as the selector would if they had come."""
+    async def select_until(self, minutes: int) -> None:
+        """Select every due slot of the next so many minutes, without waiting for them."""
         until = await self.now() + timedelta(minutes=minutes)
         while turns := await self.turns(until):
-            for turn in turns:
+            for due_slot in turns:
                 async with self.pool.acquire() as connection, connection.transaction():
-                    await select_slot(connection, turn)
+                    await select_slot(connection, due_slot)
 
-    async def turn_next(self) -> None:
-        """Select the next turn of all."""
-        turn = (await self.turns(await self.now() + timedelta(days=8)))[0]
+    async def select_next(self) -> None:
+        """Select the next due slot."""
+        due_slot = (await self.turns(await self.now() + timedelta(days=8)))[0]
         async with self.pool.acquire() as connection, connection.transaction():
-            await select_slot(connection, turn)
+            await select_slot(connection, due_slot)
 
-    async def select(self, turn: loops.DueSlot) -> loops.SelectionCounts:
-        """Select one turn in a transaction of its own."""
+    async def select(self, due_slot: loops.DueSlot) -> loops.SelectionCounts:
+        """Select one due slot in a transaction."""
         async with self.pool.acquire() as connection, connection.transaction():
-            return await select_slot(connection, turn)
+            return await select_slot(connection, due_slot)
 
-    async def somebody_waits(self) -> bool:
+    async def a_transaction_waits(self) -> bool:
         """Whether a transaction of this database waits for a lock."""
         return bool(
             await self.pool.fetchval(
@@ -102,7 +102,7 @@ class Wheels:
         )
 
     async def ends_of_wheel(self) -> tuple[loops.DueSlot, loops.DueSlot]:
-        """Return the turn that comes next and the one that comes last."""
+        """Return the next due slot and the last one."""
         turns = await self.turns(await self.now() + timedelta(days=8))
         return turns[0], turns[-1]
 
@@ -112,7 +112,7 @@ class Wheels:
         return now
 
     async def sleep_through(self, minutes: int) -> None:
-        """Let the wheels look as if nobody had turned them for so long."""
+        """Set the slots' instants back, as if no selector had run for so long."""
         await self.pool.execute(
             """UPDATE tickwright.poll_slots SET next_due_at = next_due_at - make_interval(mins => $1),
                       prev_due_at = prev_due_at - make_interval(mins => $1)""",
@@ -131,12 +131,14 @@ class Wheels:
         return dues
 
 
-async def select_slot(connection: Connection, turn: loops.DueSlot) -> loops.SelectionCounts:
-    """Select a turn, also one whose minute has begun meanwhile: a test may be slower than the clock."""
+async def select_slot(connection: Connection, due_slot: loops.DueSlot) -> loops.SelectionCounts:
+    """Select a due slot, also one whose minute has begun meanwhile: a test may be slower than the clock."""
     sql = loops.SQL["select_slot"]
     assert _HAS_NOT_BEGUN in sql
-    await connection.execute(loops.SQL["lock_slot"], turn.slot_id)
-    rows = await connection.fetch(sql.replace(_HAS_NOT_BEGUN, ""), turn.slot_id, turn.due_at, loops.IDS_PER_ROW, 1)
+    await connection.execute(loops.SQL["lock_slot"], due_slot.slot_id)
+    rows = await connection.fetch(
+        sql.replace(_HAS_NOT_BEGUN, ""), due_slot.slot_id, due_slot.due_at, loops.IDS_PER_ROW, 1
+    )
     return loops._counts(rows)
 
 
@@ -146,7 +148,7 @@ async def open_wheels(url: str, probe: Probe = NO_PROBE) -> AsyncIterator[Wheels
     pool = await open_pool(url, max_size=8)
     leases = Leases(pool, owner="test", terms=LONG)
     try:
-        yield Wheels(url, pool, leases, Registrar(), Selector(probe=probe), Corrector(NEWS, probe=probe))
+        yield Wheels(url, pool, leases, Registrar(), Selector(probe=probe), Corrector(EVENTS, probe=probe))
     finally:
         pool.terminate()
 
@@ -158,28 +160,28 @@ def check_each_once(polls: Sequence[Any]) -> None:
 
 
 def check_spacing(dues: dict[int, list[datetime]], least: timedelta, most: timedelta) -> None:
-    """P2: nobody is polled again too soon, nobody waits too long."""
+    """P2: no tracker is polled again too soon, and none waits too long."""
     for tracker, instants in dues.items():
         gaps = [later - earlier for earlier, later in pairwise(instants)]
         assert all(least <= gap <= most for gap in gaps), f"P2 broken: tracker {tracker}: {gaps}"
 
 
 async def check_a_turn_is_selected_once(wheels: Wheels) -> None:
-    """P1: two selectors that read the same turn, one after the other and at once."""
+    """P1: two selectors that read the same due slot, one after the other and at once."""
     await wheels.account("a", 10)
     await wheels.register(400)
     first, _ = await wheels.ends_of_wheel()
     both = await asyncio.gather(wheels.select(first), wheels.select(first))
     again = await wheels.select(first)
-    assert sorted(one.trackers for one in (*both, again))[:2] == [0, 0], "P1 broken: a turn was selected twice"
+    assert sorted(one.trackers for one in (*both, again))[:2] == [0, 0], "P1 broken: a due slot was selected twice"
     check_each_once(await wheels.polls())
 
 
 async def check_selector_waits_for_a_move(wheels: Wheels) -> None:
-    """P3: a tracker that is moved while its new slot is selected is in that turn."""
+    """P3: a tracker that is moved while its new slot is selected is among the selected ones."""
     await wheels.account("a", 10)
     await wheels.register(400)
-    await wheels.turn_until(11)
+    await wheels.select_until(11)
     goal, source = await wheels.ends_of_wheel()
     there = await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers WHERE place / 60 = $1", goal.slot_id)
     async with wheels.pool.acquire() as mover:
@@ -188,17 +190,18 @@ async def check_selector_waits_for_a_move(wheels: Wheels) -> None:
         moved = await loops.level_bucket(mover, 1, Move(source.slot_id * 6, goal.slot_id * 6, 3))
         selecting = asyncio.create_task(wheels.select(goal))
         await eventually_async(
-            lambda: wheels.somebody_waits() if not selecting.done() else True, what="the selector waits for the move"
+            lambda: wheels.a_transaction_waits() if not selecting.done() else True,
+            what="the selector waits for the move",
         )
         await transaction.commit()
-    assert (moved, (await selecting).trackers) == (3, there + 3), "P3 broken: who was moved is in no turn"
+    assert (moved, (await selecting).trackers) == (3, there + 3), "P3 broken: a moved tracker is not selected"
 
 
 async def check_move_waits_for_a_turn(wheels: Wheels) -> None:
-    """P3: a tracker that wants into a slot which is being selected comes into the turn after it, and stays in order."""
+    """P3: a tracker that moves into a slot which is being selected is selected there next time, and stays in order."""
     await wheels.account("a", 10)
     await wheels.register(400)
-    await wheels.turn_until(11)
+    await wheels.select_until(11)
     goal, source = await wheels.ends_of_wheel()
     selector, mover = await wheels.pool.acquire(), await wheels.pool.acquire()
     transaction = selector.transaction()
@@ -207,7 +210,7 @@ async def check_move_waits_for_a_turn(wheels: Wheels) -> None:
     move = Move(source.slot_id * 6, goal.slot_id * 6, 3)
     moving = asyncio.create_task(loops.level_bucket(mover, 1, move))
     await eventually_async(
-        lambda: wheels.somebody_waits() if not moving.done() else True, what="the move waits for the selector"
+        lambda: wheels.a_transaction_waits() if not moving.done() else True, what="the move waits for the selector"
     )
     await transaction.commit()
     assert await moving == 0, "P3 broken: it would wait for longer than an interval"
@@ -220,25 +223,25 @@ async def check_caps_take_turns(wheels: Wheels) -> None:
     await wheels.account("a", 10)
     await wheels.pool.execute("UPDATE tickwright.polling_schedule_config SET polls_per_slice_max = 10")
     await wheels.register(100)
-    await wheels.turn_until(11)  # from now on every slot knows what the others want
+    await wheels.select_until(11)  # by now every slot knows the demand of the others
     await wheels.pool.execute("TRUNCATE tickwright.scheduler_outbox")
-    await wheels.turn_until(81)
+    await wheels.select_until(81)
     polls = await wheels.polls()
     slices = Counter(int(row["due_at"].timestamp()) // 300 for row in polls)
     trackers = Counter(row["id"] for row in polls)
     assert max(slices.values()) == 10, "the cap is broken"
     assert sorted(slices.values())[2] >= 9, "the cap is broken: less than it allows"
-    assert len(trackers) == 100, f"turns are broken: {100 - len(trackers)} were never polled"
-    assert max(trackers.values()) <= 3, "turns are broken: a slot's next turn begins behind its last one"
+    assert len(trackers) == 100, f"caps are broken: {100 - len(trackers)} were never polled"
+    assert max(trackers.values()) <= 3, "caps are broken: a slot does not continue after its last selected tracker"
 
 
 @asynccontextmanager
-async def somebody_changes(wheels: Wheels, where: str) -> AsyncIterator[set[int]]:
-    """Let somebody change trackers in a transaction that stays open, and go for lunch; yields their ids."""
+async def trackers_locked(wheels: Wheels, where: str) -> AsyncIterator[set[int]]:
+    """Change trackers in a transaction that stays open; yields their ids."""
     async with wheels.pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # it is somebody's, not a pool's
+        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # as a user's connection
         rows = await connection.fetch(
             f"""UPDATE tickwright.shipment_polling_tracker SET status = 'at lunch'
                  WHERE id IN (SELECT id FROM tickwright.trackers WHERE {where}) RETURNING id"""
@@ -250,44 +253,44 @@ async def somebody_changes(wheels: Wheels, where: str) -> AsyncIterator[set[int]
 
 
 async def without_waiting(wheels: Wheels, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns, which waits for no lock."""
+    """Return the result of ``work``, which must wait for no lock."""
     task = asyncio.create_task(work)
 
     async def decided() -> bool:
-        return task.done() or await wheels.somebody_waits()
+        return task.done() or await wheels.a_transaction_waits()
 
     await eventually_async(decided, 30, what="it is done, or waits")
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
-        raise AssertionError("broken: it waits for somebody's open transaction")
+        raise AssertionError("broken: it waits for another open transaction")
     return await task
 
 
-async def check_ending_waits_for_nobody(wheels: Wheels) -> None:
-    """One who is locked ends behind the next turn, the others now."""
+async def check_ending_waits_for_no_lock(wheels: Wheels) -> None:
+    """A locked tracker ends after its next poll, the others now."""
     await wheels.account("a", 1)
     await wheels.register(20)
     await wheels.pool.execute("UPDATE tickwright.trackers SET tracking_until = now()")
     running = "SELECT array_agg(id) FROM tickwright.trackers WHERE ended_at IS NULL"
     lease = await wheels.lease("corrector")
     turned = loops.PassedSlot(0, 1, await wheels.now())
-    async with somebody_changes(wheels, "id % 20 = 7") as held:
+    async with trackers_locked(wheels, "id % 20 = 7") as held:
         await without_waiting(wheels, wheels.corrector.maintain_slot(lease, turned))
         assert set(await wheels.pool.fetchval(running)) == held
     await wheels.corrector.maintain_slot(lease, turned)
     assert await wheels.pool.fetchval(running) is None
 
 
-async def check_levelling_waits_for_nobody(wheels: Wheels) -> None:
-    """Others of the bucket move in place of those who are locked, as many as are there."""
+async def check_levelling_waits_for_no_lock(wheels: Wheels) -> None:
+    """Other trackers of the bucket move in place of locked ones, as many as there are."""
     await wheels.account("a", 10)
     await wheels.register(600)
-    await wheels.turn_until(11)
+    await wheels.select_until(11)
     goal, source = await wheels.ends_of_wheel()
     bucket = f"place BETWEEN {source.slot_id * 60} AND {source.slot_id * 60 + 9}"
     there = await wheels.pool.fetchval(f"SELECT array_agg(id ORDER BY id DESC) FROM tickwright.trackers WHERE {bucket}")
-    async with somebody_changes(wheels, f"{bucket} AND id > {there[3]}") as held, wheels.pool.acquire() as connection:
+    async with trackers_locked(wheels, f"{bucket} AND id > {there[3]}") as held, wheels.pool.acquire() as connection:
         assert held == set(there[:3])
         async with connection.transaction():
             level = loops.level_bucket(connection, 1, Move(source.slot_id * 6, goal.slot_id * 6, 5))
@@ -296,8 +299,8 @@ async def check_levelling_waits_for_nobody(wheels: Wheels) -> None:
             assert {row["id"] for row in still} == held | set(there[8:])
 
 
-async def check_following_waits_for_nobody(wheels: Wheels) -> None:
-    """All others move, also those of other wheels; who is locked comes later, and until then nothing is in a hurry."""
+async def check_following_waits_for_no_lock(wheels: Wheels) -> None:
+    """All others move, also those of other wheels; a locked one later, and until then no round is urgent."""
     for account, minutes in (("a", 2), ("b", 3)):
         await wheels.account(account, minutes)
         await wheels.register(30, account, prefix=account)
@@ -306,7 +309,7 @@ async def check_following_waits_for_nobody(wheels: Wheels) -> None:
     behind = """SELECT array_agg(t.id) FROM tickwright.trackers t
                   JOIN tickwright.poll_slots s ON s.slot_id = t.place / 60 WHERE s.interval_minutes < 6"""
     lease = await wheels.lease("corrector")
-    async with somebody_changes(wheels, "id % 60 = 7") as held:
+    async with trackers_locked(wheels, "id % 60 = 7") as held:
         while await without_waiting(wheels, wheels.corrector.round(lease)) == 0.0:
             pass
         assert set(await wheels.pool.fetchval(behind)) == held
@@ -329,37 +332,37 @@ _ACTIVE = "SELECT id FROM tickwright.trackers WHERE ended_at IS NULL ORDER BY id
 
 
 async def check_nothing_is_selected_after_its_end(wheels: Wheels) -> None:
-    """P3: news and times end trackers beside the selector; no turn that begins behind an end has its tracker."""
+    """P3: events and times end trackers while the selector runs; after its end a tracker is in no selected slot."""
     await wheels.account("a", 6)
     await wheels.register(300)
-    await wheels.turn_until(7)
+    await wheels.select_until(7)
     until: datetime = await wheels.pool.fetchval(_NEWEST) + 9 * MINUTE
     timed = {row["id"] for row in await wheels.pool.fetch(_UNTIL, until)}
-    told = [row["id"] for row in await wheels.pool.fetch(_ACTIVE) if row["id"] not in timed]
+    reported = [row["id"] for row in await wheels.pool.fetch(_ACTIVE) if row["id"] not in timed]
     ends: dict[int, float] = {}
     begins: dict[datetime, float] = {}
 
-    async def tell(some: Sequence[int]) -> None:
+    async def report(some: Sequence[int]) -> None:
         service = PollingService(wheels.pool)
         for tracker in some:
             await service.take_event(tracker, StatusEvent("Delivered", datetime(2026, 1, 1, tzinfo=UTC)), caller=ADMIN)
             ends[tracker] = monotonic()
 
-    async def turn() -> None:
-        while len(begins) < 24 or len(ends) < len(told):
+    async def select_slots() -> None:
+        while len(begins) < 24 or len(ends) < len(reported):
             [next_turn, *_] = await wheels.turns(await wheels.now() + timedelta(days=8))
             begins[next_turn.due_at] = monotonic()
             await wheels.select(next_turn)
 
-    await asyncio.gather(turn(), tell(told[::2]), tell(told[1::2]))
+    await asyncio.gather(select_slots(), report(reported[::2]), report(reported[1::2]))
     polls = await wheels.polls()
     late = [row for row in polls if row["id"] in timed and row["due_at"] >= until]
     late += [row for row in polls if begins.get(row["due_at"].replace(second=0), 0.0) > ends.get(row["id"], 1e18)]
-    assert not late, f"P3 broken: {len(late)} polls behind the end of their trackers"
+    assert not late, f"P3 broken: {len(late)} polls after the end of their trackers"
 
 
-async def check_nobody_is_left_behind(wheels: Wheels, seed: int) -> None:
-    """P5, and so P6: after outages, changes and crashes everybody has a place and waits for an interval at most."""
+async def check_every_tracker_is_polled(wheels: Wheels, seed: int) -> None:
+    """P5, and so P6: after outages, changes and crashes every tracker has a place and waits for an interval at most."""
     chance = random.Random(seed)
     await wheels.account("a", 6)
     await wheels.register(120)
@@ -376,10 +379,10 @@ async def check_nobody_is_left_behind(wheels: Wheels, seed: int) -> None:
             case 3:
                 await _round(wheels, "corrector")
             case 4:
-                await _crash_in_a_turn(wheels)
+                await _crash_while_selecting(wheels)
             case _:
                 for _ in range(chance.randrange(8)):
-                    await wheels.turn_next()
+                    await wheels.select_next()
     await wheels.account("a", 10)
     await _heal(wheels)
     healed: datetime = await wheels.pool.fetchval(_NEXT)
@@ -406,8 +409,8 @@ async def _round(wheels: Wheels, name: str) -> None:
     await lease.release()
 
 
-async def _crash_in_a_turn(wheels: Wheels) -> None:
-    """A selector that dies in its transaction."""
+async def _crash_while_selecting(wheels: Wheels) -> None:
+    """Let a selector crash in its transaction."""
     turns = await wheels.turns(await wheels.now() + timedelta(days=8))
     connection = await wheels.pool.acquire()
     try:
@@ -420,15 +423,15 @@ async def _crash_in_a_turn(wheels: Wheels) -> None:
 
 
 async def _heal(wheels: Wheels) -> None:
-    """Let the loops go on until everybody has a place on the wheel of today, and turns that were missed are passed."""
+    """Run the loops until every tracker is on its account's wheel, and missed slots are past."""
     await _round(wheels, "selector")
     for query, name in ((_WAITING, "registrar"), (_MOVING, "corrector")):
         for number in range(1, 600):
             await _round(wheels, name)
             if not await wheels.pool.fetchval(query):
                 break
-            if number % 4 == 0:  # nobody moves to a turn that was missed, or that is not behind his last one
-                await wheels.turn_next()
+            if number % 4 == 0:  # no tracker moves to a missed slot, or to one before its last poll
+                await wheels.select_next()
         else:
             raise AssertionError(f"P5 broken: the {name} does not come to an end")
     await _round(wheels, "selector")

@@ -1,4 +1,4 @@
-"""An installation for the page that fans out, makes reports and executes campaigns, over a source of its own."""
+"""An installation for tests of the dashboard: fan-out, reports and campaigns, over its own source."""
 
 import asyncio
 import itertools
@@ -19,16 +19,16 @@ from kit.polling import Ground
 from kit.servers import PostgresServer
 from tickwright.dashboard.page import STATIC
 
-# An installation in which no loop moves a tracker or publishes: what a test puts there stays until the page acts.
+# An installation in which no loop moves a tracker or publishes: rows of a test stay until the dashboard acts.
 
-_desk_numbers = itertools.count(1)
+_site_numbers = itertools.count(1)
 TRACKERS = ("AWB-lost", "AWB-lost2", "AWB-done")
 
 
 @contextmanager
 def quiet_site(server: PostgresServer, template: str) -> Iterator[Site]:
     """Run workers and the API, without scheduler and relay."""
-    name = f"desk{next(_desk_numbers)}"
+    name = f"quiet{next(_site_numbers)}"
     made = Site(server.create_database(name, template=template), roles=("worker", "api"))
     try:
         made.start()
@@ -39,10 +39,10 @@ def quiet_site(server: PostgresServer, template: str) -> Iterator[Site]:
 
 
 def fill(site: Site) -> datetime:
-    """Place three trackers of ``acme`` at dhl, whose turn was five minutes ago: one was polled, two were lost.
+    """Place three trackers of ``acme`` at dhl, due five minutes ago: one was polled, two were lost.
 
     Returns:
-        The minute of that turn.
+        That minute.
     """
     with ThreadPoolExecutor(1) as aside:  # the browser's loop runs in this thread
         return aside.submit(asyncio.run, _fill(site.database_url)).result()
@@ -75,11 +75,11 @@ LOAN: dict[str, Any] = {
     "expression": "client.age > 49",
     "action": {"target": "pg:applications"},
 }
-"""Selects half of the clients, whose ages go from 0 to 99."""
+"""Selects half of the clients, of ages from 0 to 99."""
 
 
 class WorkSite(Site):
-    """A site whose processes know the source ``crm``; ``crm`` is its file."""
+    """A site whose processes have the source ``crm``; ``crm`` is its file."""
 
     crm: Path
 
@@ -102,19 +102,19 @@ class WorkSite(Site):
         self.ask("PUT", f"/v1/campaigns/{name}", {**LOAN, **words})
 
     def one(self, statement: str, *values: Any) -> Any:
-        """Return the one value that a statement gives."""
+        """Return the single value of a statement."""
         (row,) = self.sql(statement, *values)
         (value,) = row.values()
         return value
 
     def gives(self, value: Any, statement: str, *values: Any) -> bool:
-        """Whether a statement gives this one value."""
+        """Whether a statement returns this single value."""
         return bool(self.one(statement, *values) == value)
 
 
 @contextmanager
 def work_site(pg_server: PostgresServer, template: str, folder: Path, **settings: str) -> Iterator[WorkSite]:
-    """Run one, with clients in its source; ``settings`` are more of ``TICKWRIGHT_…``."""
+    """Run one, with clients in its source; ``settings`` are further ``TICKWRIGHT_…`` variables."""
     name = f"work{next(_numbers)}"
     crm = folder / "crm.db"
     config = folder / "tickwright.toml"
@@ -132,7 +132,7 @@ def work_site(pg_server: PostgresServer, template: str, folder: Path, **settings
 
 
 def every_view(*, admins: bool = False) -> list[str]:
-    """Every address that a view of ours has; those that are for admins alone only if they are asked for."""
+    """Return every address of a view; those for admins only on request."""
     files = sorted(VIEWS.glob("*/view.ts"))
     infos = [info for file in files for info in re.split(r"(?=path: )", file.read_text(encoding="utf-8"))[1:]]
     found = [re.match(r'path: "([^"]+)"', info) for info in infos if admins or 'role: "admin"' not in info]

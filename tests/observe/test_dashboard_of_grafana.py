@@ -1,4 +1,4 @@
-"""The dashboard to take away: it asks for metrics that exist, by labels that they have, and says what it shows."""
+"""The dashboard of Grafana: it queries metrics that exist, by labels that they have, and describes what it shows."""
 
 import json
 import re
@@ -73,12 +73,12 @@ def test_every_query_asks_for_metrics_and_labels_that_exist() -> None:
 
 
 def test_every_metric_of_the_contract_is_on_it() -> None:
-    """Whoever imports it sees all that there is."""
+    """An operator who imports it sees all metrics."""
     used = {spec_of(name).name for name in re.findall(r"\btickwright_\w+", json.dumps(BOARD))}
     assert used == SPECS.keys()
 
 
-def test_it_asks_whatever_prometheus_it_is_imported_into() -> None:
+def test_it_queries_the_prometheus_that_is_chosen_when_it_is_imported() -> None:
     """The data source is a variable, everywhere; nothing of the machine that it was made on is left."""
     [source] = [one for one in BOARD["templating"]["list"] if one["type"] == "datasource"]
     assert (source["name"], source["query"]) == ("datasource", "prometheus")

@@ -96,7 +96,7 @@ def values(page: bytes) -> dict[str, float]:
 
 
 def test_the_document_lists_exactly_the_metrics() -> None:
-    """A metric that nobody wrote down, or that is gone, fails here."""
+    """A metric that is not documented, or that is gone, fails here."""
     lines = re.findall(
         r"^\| `(tickwright_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE
     )
@@ -175,7 +175,7 @@ async def _page_of_fan_out(url: str) -> bytes:
 
 
 async def _samples_of_reports(world: ReportWorld) -> list[Sample]:
-    """Return what a process counts that has brought a part and made a file."""
+    """Return what a process counts that has fetched a part and made a file."""
 
     async def one(_request: ReportRequest) -> AsyncIterator[dict[str, int]]:
         yield {"id": 1}
@@ -203,7 +203,7 @@ async def _samples_of_batches(url: str) -> list[Sample]:
 async def test_every_metric_of_the_contract_appears_on_some_page(
     world: RelayWorld, database_url: str, tmp_path: Path
 ) -> None:
-    """Nothing in the table is a promise without a value."""
+    """Every metric of the table has a value somewhere."""
     await world.pool.execute(
         "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now() - interval '5 s', 't'), "
         "(now() + interval '1 day', 't');"
@@ -253,7 +253,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
     assert "tickwright_outbox_oldest_seconds{scheme=other}" in found, "labels are bounded, whatever users write"
 
 
-async def test_without_the_database_the_page_is_still_there_and_says_so(world: RelayWorld) -> None:
+async def test_without_the_database_metrics_are_served_and_marked_as_stale(world: RelayWorld) -> None:
     """A scrape never hangs; what is stale is marked."""
     readings = DatabaseReadings(world.pool, overview_parts())
     page = MetricsPage(TickwrightCollector([readings], METRICS), readings.refresh)

@@ -144,11 +144,11 @@ async def some_work(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(
-            "INSERT INTO tickwright.task_types (name, target) VALUES ('order.callback', 'python:nobody') "
+            "INSERT INTO tickwright.task_types (name, target) VALUES ('order.callback', 'python:none') "
             "ON CONFLICT DO NOTHING;"
             "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) VALUES "
             "(now(), 'order.placed', '{\"order\": 1}'), (now(), 'order.placed', '{}'), "
-            "(now() + interval '1 day', 'order.placed', '{}'), (now() - interval '1 minute', 'nobody.knows', '{}');"
+            "(now() + interval '1 day', 'order.placed', '{}'), (now() - interval '1 minute', 'unknown.type', '{}');"
             "INSERT INTO tickwright.outbox (destination, payload) VALUES ('kafka:nowhere', '{}')"
         )
     finally:
@@ -169,7 +169,7 @@ def dashboard() -> list[str]:
 
 
 @pytest.mark.storm
-def test_a_real_run_is_scraped_asked_and_watched(database_url: str, tmp_path: Path) -> None:
+def test_a_real_run_is_scraped_queried_and_raises_alerts(database_url: str, tmp_path: Path) -> None:
     """Everything of the contract that these roles have is there; every query answers; an alert fires, and clears."""
     asyncio.run(some_work(database_url))
     folder = tmp_path / "prometheus"

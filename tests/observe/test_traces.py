@@ -1,4 +1,4 @@
-"""Traces: a job, its callback and what it publishes belong to the trace of whoever asked for it."""
+"""Traces: a job, its callback and what it publishes belong to the trace of the caller that scheduled the job."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -51,11 +51,11 @@ async def trace_of(pool: Any, job_id: int) -> str | None:
     return said
 
 
-# ------------------------------------------------------------------ passing on, with nobody recording
+# ------------------------------------------------------------------ passing on, without recording
 
 
 async def test_a_callback_carries_the_trace_of_the_jobs_caller(database_url: str) -> None:
-    """Without a span of ours the receiver hears of the caller's."""
+    """Without a span of ours the receiver gets the caller's."""
     async with callbacks(database_url) as (engine, receiver):
         job_id = await engine.insert("call", traceparent=CALLER)
         await engine.until(job_id, "completed")
@@ -64,14 +64,14 @@ async def test_a_callback_carries_the_trace_of_the_jobs_caller(database_url: str
 
 @pytest.mark.parametrize("text", [None, BAD, "x" * 500])
 async def test_a_trace_that_is_none_costs_a_job_nothing(database_url: str, text: str | None) -> None:
-    """Anybody may write the column; a job with a bad one runs, and its callback has none."""
+    """Any client may write the column; a job with a malformed one runs, and its callback has none."""
     async with callbacks(database_url) as (engine, receiver):
         job_id = await engine.insert("call", traceparent=text)
         await engine.until(job_id, "completed")
         assert "traceparent" not in receiver.received[0].headers
 
 
-async def test_what_a_handler_asks_for_joins_the_trace_of_its_job(database_url: str) -> None:
+async def test_what_a_handler_schedules_joins_the_trace_of_its_job(database_url: str) -> None:
     """Jobs and messages, from async handlers and from threads; the next job on the same slot has none of it."""
     app = Tickwright(database_url)
     seen: dict[int, str | None] = {}
@@ -79,8 +79,8 @@ async def test_what_a_handler_asks_for_joins_the_trace_of_its_job(database_url: 
     async def follow(job: Job) -> None:
         seen[job.id] = traces.current()
         await app.schedule("leaf", delay="1h", key=f"leaf-{job.id}")
-        await app.publish("pg:news", {}, key=str(job.id))
-        await app.publish("pg:news", {}, headers={"Traceparent": "mine"}, key=f"own-{job.id}")
+        await app.publish("pg:events", {}, key=str(job.id))
+        await app.publish("pg:events", {}, headers={"Traceparent": "mine"}, key=f"own-{job.id}")
 
     def thread(job: Job) -> None:
         seen[job.id] = traces.current()
@@ -109,7 +109,7 @@ async def test_what_a_handler_asks_for_joins_the_trace_of_its_job(database_url: 
         }
 
 
-async def test_a_slot_belongs_to_no_trace_of_whoever_started_the_worker(database_url: str) -> None:
+async def test_a_slot_does_not_join_the_trace_in_which_its_worker_was_started(database_url: str) -> None:
     """A program that runs its worker inside a span of its own does not make all jobs parts of it."""
     seen = []
 
@@ -164,7 +164,7 @@ def _bulk(api: RunningApi, headers: Any) -> Any:
 @pytest.mark.matrix
 @pytest.mark.parametrize("send", [_lane, _route, _bulk])
 @pytest.mark.parametrize("said", [CALLER, BAD, None])
-async def test_a_request_brings_its_trace_in_a_header(
+async def test_a_request_has_its_trace_in_a_header(
     database_url: str, monkeypatch: pytest.MonkeyPatch, send: Callable[..., Any], said: str | None
 ) -> None:
     """The fast lane, the route behind it, and the upload; a malformed one is ignored."""
@@ -182,7 +182,7 @@ async def test_a_message_of_the_most_headers_gets_none_more(database_url: str) -
     app = Tickwright(database_url)
     async with app:
         with traces.continued(CALLER):
-            await app.publish("pg:news", {}, headers={f"x-{n}": "1" for n in range(64)})
+            await app.publish("pg:events", {}, headers={f"x-{n}": "1" for n in range(64)})
         said = await app.pool.fetchval("SELECT headers ->> 'traceparent' FROM tickwright.outbox")
     assert said is None
 
@@ -191,7 +191,7 @@ async def test_a_message_of_the_most_headers_gets_none_more(database_url: str) -
 
 
 async def test_an_attempt_is_a_consumers_span_in_its_callers_trace(database_url: str, memory: Memory) -> None:
-    """The receiver hears of the attempt, not of the caller; names and facts are those of messaging."""
+    """The receiver gets the span of the attempt, not the caller's; names and attributes are those of messaging."""
     async with callbacks(database_url) as (engine, receiver):
         job_id = await engine.insert("call", traceparent=CALLER)
         await engine.until(job_id, "completed")
@@ -212,7 +212,7 @@ async def test_an_attempt_is_a_consumers_span_in_its_callers_trace(database_url:
 
 
 async def test_every_attempt_has_a_span_and_a_failed_one_says_how(database_url: str, memory: Memory) -> None:
-    """A stable code and no word of the error, which may say anything."""
+    """A stable code, and not the error's text, which may contain anything."""
 
     async def fails(job: Job) -> None:
         if job.attempt == 1:
@@ -298,7 +298,7 @@ async def test_jobs_that_are_scheduled_together_each_belong_to_their_own_caller(
 
 
 async def test_a_message_of_a_trace_is_sent_in_a_span_of_its_own(database_url: str, memory: Memory) -> None:
-    """The receiver hears of the sending; a message without a trace has no span, and a refusal is said."""
+    """The receiver gets the span of the sending; a message without a trace has no span, and a refusal is recorded."""
     async with relay_world(database_url) as world:
         put = "INSERT INTO tickwright.outbox (destination, payload, headers) VALUES ($1, $2, $3) RETURNING id"
         traced = await world.pool.fetchval(put, world.receiver.url, "{}", f'{{"Traceparent": "{CALLER}"}}')
@@ -335,7 +335,7 @@ async def test_a_poll_is_a_trace_of_its_own(database_url: str, memory: Memory) -
 
 
 async def test_a_part_of_a_report_has_a_span(database_url: str, tmp_path: Any, memory: Memory) -> None:
-    """Whoever brings it, and how it ended."""
+    """It names the listener, and how the attempt ended."""
 
     async def good(_request: Any) -> AsyncIterator[dict[str, int]]:
         yield {"id": 1}

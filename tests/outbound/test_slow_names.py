@@ -43,7 +43,7 @@ class SilentServer:
         self.held_max = 0
 
     def look_up(self, host: str, *words: object, **named: object) -> object:
-        """Stand in for the system's ``getaddrinfo``: it blocks its thread, as the real one does."""
+        """Replace the system's ``getaddrinfo``: it blocks its thread, as the real one does."""
         with self._lock:
             self.asked[host] += 1
         if not host.endswith(".slow.example"):
@@ -160,7 +160,7 @@ async def test_look_ups_of_one_name_are_one_look_up(silent: SilentServer) -> Non
     assert silent.asked["one.slow.example"] == 1
 
 
-async def test_a_look_up_that_no_caller_waits_for_never_begins(silent: SilentServer) -> None:
+async def test_a_name_that_no_caller_waits_for_is_never_looked_up(silent: SilentServer) -> None:
     """Callers that gave up leave no queue behind that names which come later would wait for."""
     resolver = SystemResolver()
     asked = ask_slow_names(resolver, 4 * SLOW)

@@ -1,4 +1,4 @@
-"""The partner contract between processes: what one of them learns, all keep to."""
+"""The partner contract between processes: what one process learns, all of them keep."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from tickwright.partners.settings import PartnerSettings
 
 
 class Callers:
-    """Callers of one partner in one process, as many as are told to, and what they saw."""
+    """A given number of callers of one partner in one process, and their calls."""
 
     def __init__(self, side: Side, partner_no: int, *, work_s: float = 0.0, outcome: Outcome = ANSWERED) -> None:
         self.side, self.partner_no, self.work_s, self.outcome = side, partner_no, work_s, outcome
@@ -34,7 +34,7 @@ class Callers:
         return self
 
     async def stop(self) -> None:
-        """End them."""
+        """Stop them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -55,7 +55,7 @@ async def _two(url: str, body: Callable[[Side, Side], Awaitable[None]]) -> None:
 
 
 async def _spend_from_two(url: str) -> list[float]:
-    """Return when two processes called a partner of 40/s that both want without end."""
+    """Return the times of calls by two processes to a partner of 40/s that both want without end."""
     calls: list[float] = []
 
     async def body(one: Side, two: Side) -> None:
@@ -75,7 +75,7 @@ async def test_a_rate_holds_in_every_window_over_two_processes(database_url: str
     """PAR-1: 40 a second in any second, from the first call on; and most of it is used."""
     calls = await _spend_from_two(database_url)
     assert most_in_window(calls, 1.0) <= 40
-    assert most_in_window(calls, 0.1) <= 9  # a tenth of a second's worth, and what is late
+    assert most_in_window(calls, 0.1) <= 9  # a tenth of a second's worth, and late calls
     assert most_in_window(calls, 1.0) > 20, "most of it is not used"
 
 
@@ -92,8 +92,8 @@ async def test_a_process_that_stalled_does_not_catch_up(database_url: str) -> No
         assert most_in_window(caller.times_s, 0.1) <= 9, "it caught up"
 
 
-async def test_the_mutant_without_a_shared_grant_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When each process forgets what the other one took, the same calls break the limit."""
+async def test_the_suite_notices_a_grant_that_is_not_shared(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: each process forgets what the other one took, and the same calls break the limit."""
     mutated = contract.SQL["write_exchange"].replace("next_free_at = to_timestamp(d.next_free_s), ", "")
     assert mutated != contract.SQL["write_exchange"]
     monkeypatch.setattr(contract, "SQL", MappingProxyType({**contract.SQL, "write_exchange": mutated}))
@@ -101,7 +101,7 @@ async def test_the_mutant_without_a_shared_grant_is_caught(database_url: str, mo
 
 
 async def test_a_concurrency_holds_over_two_processes_and_both_get_their_share(database_url: str) -> None:
-    """PAR-4: five at once in all; a process that comes later gets its part."""
+    """PAR-4: five at once in all; a process that comes later gets its share."""
     most = 0
 
     async def body(one: Side, two: Side) -> None:
@@ -121,31 +121,31 @@ async def test_a_concurrency_holds_over_two_processes_and_both_get_their_share(d
     assert most == 5
 
 
-async def test_a_retry_after_that_one_process_hears_stops_all_of_them(database_url: str) -> None:
-    """CON-2: the hearer calls no more at once, the other one from its next exchange on; both after its end."""
+async def test_a_retry_after_to_one_process_stops_all_of_them(database_url: str) -> None:
+    """CON-2: the process that got it stops at once, the other one from its next exchange on; both resume after it."""
 
     async def body(one: Side, two: Side) -> None:
         number = await set_partner(one.pool)
-        hearer = Callers(one, number, work_s=0.01).start(3)
+        first = Callers(one, number, work_s=0.01).start(3)
         other = Callers(two, number, work_s=0.01).start(3)
-        await eventually_async(lambda: len(hearer.times_s) > 5 and len(other.times_s) > 5)
-        heard_s = time.monotonic()
-        hearer.outcome = Throttled(timedelta(seconds=6))
+        await eventually_async(lambda: len(first.times_s) > 5 and len(other.times_s) > 5)
+        throttled_s = time.monotonic()
+        first.outcome = Throttled(timedelta(seconds=6))
         await eventually_async(lambda: one.contract.permits_of(number).why == "retry_after")
-        hearer.outcome, knew_s = ANSWERED, time.monotonic()
+        first.outcome, knew_s = ANSWERED, time.monotonic()
         await eventually_async(lambda: two.contract.permits_of(number).why == "retry_after")
         both_knew_s = time.monotonic()
-        await eventually_async(lambda: all(max(c.times_s) > heard_s + 6 for c in (hearer, other)), what="they go on")
-        await hearer.stop()
+        await eventually_async(lambda: all(max(c.times_s) > throttled_s + 6 for c in (first, other)), what="they go on")
+        await first.stop()
         await other.stop()
-        assert not [at for at in hearer.times_s if knew_s < at < heard_s + 6]
-        assert not [at for at in other.times_s if both_knew_s < at < heard_s + 6]
+        assert not [at for at in first.times_s if knew_s < at < throttled_s + 6]
+        assert not [at for at in other.times_s if both_knew_s < at < throttled_s + 6]
 
     await _two(database_url, body)
 
 
 async def _write_between(url: str) -> list[float]:
-    """Return what is free next as two processes decide, of which one reads, and the other one writes in between."""
+    """Return the next free instants of two decisions, between which another process writes, and the final one."""
     async with running_contract(url) as one:
         number = await set_partner(one.pool, rate="1/s")
         frees_s = list[float]()
@@ -165,17 +165,17 @@ async def _write_between(url: str) -> list[float]:
         return [*frees_s, last_s]
 
 
-async def test_what_another_process_wrote_since_it_was_read_is_decided_on_again(database_url: str) -> None:
-    """PAR-1: nobody writes over what he has not seen."""
+async def test_a_row_that_changed_since_it_was_read_is_decided_on_again(database_url: str) -> None:
+    """PAR-1: no process overwrites a state that it has not read."""
     first_s, second_s, last_s = await _write_between(database_url)
     assert second_s == pytest.approx(first_s + 3600)
     assert last_s == pytest.approx(first_s + 3601)
 
 
-async def test_the_mutant_that_writes_over_what_it_has_not_seen_is_caught(
+async def test_the_suite_notices_a_write_over_a_state_that_was_not_read(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the row's version, an instant that another process took is given away once more."""
+    """Mutant: without the row's version, an instant that another process took is granted again."""
     mutated = contract.SQL["write_exchange"].replace(" AND s.xmin::text = d.version", "")
     assert mutated != contract.SQL["write_exchange"]
     monkeypatch.setattr(contract, "SQL", MappingProxyType({**contract.SQL, "write_exchange": mutated}))
@@ -186,8 +186,8 @@ async def test_the_mutant_that_writes_over_what_it_has_not_seen_is_caught(
 BREAKER = {"failures": 4, "window": "10s", "open": "2s", "open_max": "1m"}
 
 
-async def test_a_breaker_opens_tries_with_single_calls_and_closes(database_url: str) -> None:
-    """PAR-3: after four failures nobody calls; then one trial at a time, twice as far apart, until one is answered."""
+async def test_a_breaker_opens_tries_single_calls_and_closes(database_url: str) -> None:
+    """PAR-3: after four failures calls stop; then one trial at a time, twice as far apart, until one is answered."""
 
     async def body(one: Side, two: Side) -> None:
         number = await set_partner(one.pool, breaker=BREAKER)
@@ -195,7 +195,7 @@ async def test_a_breaker_opens_tries_with_single_calls_and_closes(database_url: 
         lanes = [side.contract.permits_of(number) for side in (one, two)]
         await eventually_async(lambda: all(lane.why == "breaker_open" for lane in lanes), 30)
         calls = [at for caller in callers for at in caller.times_s]
-        assert 4 <= len(calls) <= 40  # four, and what ran while it was being told: four each for an exchange that lasts
+        assert 4 <= len(calls) <= 40  # four, and calls until both processes know of it
 
         async def opened(times: int) -> bool:
             sql = "SELECT opened_times >= $2 FROM tickwright.partner_states WHERE partner_no = $1"
@@ -217,7 +217,7 @@ async def test_a_breaker_opens_tries_with_single_calls_and_closes(database_url: 
 
 
 async def test_an_operators_pause_stops_all_calls_until_it_ends(database_url: str) -> None:
-    """PAR-2: pause is heard by every process within a second."""
+    """PAR-2: every process learns of a pause within a second."""
 
     async def body(one: Side, two: Side) -> None:
         number = await set_partner(one.pool)
@@ -239,8 +239,8 @@ async def test_an_operators_pause_stops_all_calls_until_it_ends(database_url: st
     await _two(database_url, body)
 
 
-async def test_nobody_calls_in_quiet_hours_or_with_settings_that_are_wrong(database_url: str) -> None:
-    """PAR-2: quiet hours close a partner, and so does a mistake that somebody wrote into the table."""
+async def test_no_call_is_made_in_quiet_hours_or_with_invalid_settings(database_url: str) -> None:
+    """PAR-2: quiet hours close a partner, and so does an invalid value in its row."""
     async with running_contract(database_url) as side:
         quiet = await set_partner(side.pool, "quiet", quiet="00:00-24:00 Europe/Berlin")
         wrong = await set_partner(side.pool, "wrong", concurrency="many")
@@ -252,8 +252,8 @@ async def test_nobody_calls_in_quiet_hours_or_with_settings_that_are_wrong(datab
             assert caller.times_s == []
 
 
-async def test_a_lost_session_calls_nobody(database_url: str) -> None:
-    """CON-1: what was granted to a session counts no more when it is declared lost."""
+async def test_a_lost_session_makes_no_calls(database_url: str) -> None:
+    """CON-1: grants of a session are void when it is declared lost."""
     async with running_contract(database_url) as side:
         number = await set_partner(side.pool, rate="100/s")
         caller = Callers(side, number).start(5)

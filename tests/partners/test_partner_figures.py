@@ -1,4 +1,4 @@
-"""How a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it."""
+"""Figures of a partner: quota, outcomes, breaker, quiet hours, and waiting polls."""
 
 import json
 from collections.abc import AsyncIterator
@@ -23,21 +23,21 @@ ON CONFLICT (id) DO UPDATE SET facts = excluded.facts
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[RunningApi]:
-    """A running API with the partner ``dhl``, who allows four calls a second and five at once."""
+    """A running API with the partner ``dhl``, which allows four calls a second and five at once."""
     async with running_api(database_url) as running:
         await Ground(running.pool).partner(settings='{"rate": "4/s", "per_minute": 120, "concurrency": 5}')
         yield running
 
 
 async def figures(api: RunningApi) -> Any:
-    """What is said of ``dhl``."""
+    """Return the figures of ``dhl``."""
     answer = await api.viewer.get("/v1/partners/dhl/figures")
     assert answer.status == 200, answer.body
     return answer.json
 
 
-async def test_a_partner_that_nobody_called_has_figures(api: RunningApi) -> None:
-    """The tightest budget is the rate; all else is nothing."""
+async def test_a_partner_without_calls_has_figures(api: RunningApi) -> None:
+    """The rate is that of the tightest budget; all other figures are empty."""
     said = await figures(api)
     assert (said["state"], said["state_until"], said["calls"]) == ("called", None, None)
     assert said["quota"] == {
@@ -45,10 +45,10 @@ async def test_a_partner_that_nobody_called_has_figures(api: RunningApi) -> None
         "rate_per_s": 2.0, "calls_per_s": None, "used": None, "concurrency": 5, "granted": 0,
     }  # fmt: skip
     assert (said["breaker"]["state"], said["waiting"]["polls"], said["waiting"]["capped"]) == ("closed", 0, False)
-    (await api.viewer.get("/v1/partners/nobody/figures")).says(404, "partner_not_found")
+    (await api.viewer.get("/v1/partners/unknown/figures")).says(404, "partner_not_found")
 
 
-async def test_what_stands_in_the_way_is_named_in_the_contracts_order(api: RunningApi) -> None:
+async def test_the_state_names_the_obstacle_that_ranks_highest_in_the_contract(api: RunningApi) -> None:
     """A trial, an open breaker, Retry-After, quiet hours, unreadable settings, a pause: each outranks those before."""
     await api.pool.execute("INSERT INTO tickwright.partner_states (partner_no, breaker) VALUES (1, 'half_open')")
     assert (await figures(api))["state"] == "on_trial"
@@ -71,7 +71,7 @@ async def test_what_stands_in_the_way_is_named_in_the_contracts_order(api: Runni
 
 
 async def test_shares_and_waiting_polls_are_counted(api: RunningApi) -> None:
-    """Of sessions that live, and of this partner alone."""
+    """Only of live sessions, and of this partner."""
     ground = Ground(api.pool)
     slot = await ground.wheel(120)
     minute = await ground.turn(slot)
@@ -88,8 +88,8 @@ async def test_shares_and_waiting_polls_are_counted(api: RunningApi) -> None:
     assert said["waiting"]["oldest_at"] == minute.isoformat().replace("+00:00", "Z")
 
 
-async def test_calls_are_the_difference_of_two_looks(api: RunningApi) -> None:
-    """Of the processes that live, from their heartbeats; the first look has nothing to compare with."""
+async def test_calls_are_the_difference_of_two_requests(api: RunningApi) -> None:
+    """Of live processes, from their heartbeats; the first request has nothing to compare with."""
 
     async def beat(**counts: int) -> None:
         await api.pool.execute(WORKER, 7, "host:7", json.dumps({"counters": {"partners": {"dhl": counts}}}))
@@ -105,8 +105,8 @@ async def test_calls_are_the_difference_of_two_looks(api: RunningApi) -> None:
     assert said["quota"]["used"] == pytest.approx(said["quota"]["calls_per_s"] / 2)
 
 
-def test_a_process_that_began_anew_counts_from_nothing() -> None:
-    """Nor does one that comes or goes make a number fall."""
+def test_a_restarted_process_counts_from_zero() -> None:
+    """A process that starts or ends makes no count fall."""
     history = CallHistory()
     assert history.add("dhl", NOW, {"a": Calls(100, 5, 5), "b": Calls(7)}) is None
     counted = history.add("dhl", NOW + 10 * SECOND, {"a": Calls(3, 0, 1), "c": Calls(2)})
@@ -114,8 +114,8 @@ def test_a_process_that_began_anew_counts_from_nothing() -> None:
     assert (counted.answered, counted.throttled, counted.failed) == (5, 0, 1)
 
 
-def test_what_is_older_than_five_minutes_is_forgotten() -> None:
-    """So that the shares are those of now; looks close together are one."""
+def test_samples_older_than_five_minutes_are_dropped() -> None:
+    """So the shares are current; samples close together count as one."""
     history = CallHistory()
     for second in range(0, 601, 1):
         counted = history.add("dhl", NOW + second * SECOND, {"a": Calls(second)})
@@ -125,8 +125,8 @@ def test_what_is_older_than_five_minutes_is_forgotten() -> None:
     assert len(history._samples["dhl"]) <= 61
 
 
-def test_the_next_quiet_hours_come_by_their_own_clock() -> None:
-    """Today's, the next day's or the next week's; those that touch are one; summer time counts."""
+def test_the_next_quiet_hours_follow_their_own_time_zone() -> None:
+    """Today's, the next day's or the next week's; adjacent ones are joined; summer time counts."""
     night, weekend = parse_quiet("22:00-06:00 Europe/Berlin"), parse_quiet("sat,sun 00:00-24:00 Europe/Berlin")
 
     def following(*windows: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""A partner's secret in a file: written, rotated and taken back while a consumer runs."""
+"""A partner's secret in a file is written, rotated and revoked while a consumer runs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,8 +27,8 @@ class Partner:
     Attributes:
         folder: Where the secret's files are.
         port: Where it listens.
-        seen: What it was called with.
-        made: Who asks it, as read from its settings and secrets; the newest is the last.
+        seen: Tokens that it was called with.
+        made: Couriers that were made from its settings and secrets, the newest last.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class Partner:
     made: list[Any] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Note the token."""
+        """Record the token."""
         self.seen.append(request.headers["authorization"].removeprefix("Bearer "))
         return web.json_response({"status": "moving"})
 
@@ -54,8 +54,8 @@ class Partner:
         """Write a file of the secret."""
         (self.folder / name).write_text(text)
 
-    async def polled(self, pool: Pool, count: int) -> None:
-        """Let polls of this partner wait."""
+    async def queue_polls(self, pool: Pool, count: int) -> None:
+        """Queue polls of this partner."""
         http = {
             "url": f"http://127.0.0.1:{self.port}/{{external_id}}",
             "status": "status",
@@ -72,11 +72,11 @@ async def partner_of(url: str, folder: Path, patch: pytest.MonkeyPatch) -> Async
     patch.setenv("TICKWRIGHT_SECRETS_DIR", str(folder))
     partner, make = Partner(folder), Couriers._make
 
-    def note(couriers: Couriers, *given: Any) -> Any:
+    def recorded(couriers: Couriers, *given: Any) -> Any:
         partner.made.append(make(couriers, *given))
         return partner.made[-1]
 
-    patch.setattr(Couriers, "_make", note)
+    patch.setattr(Couriers, "_make", recorded)
     partner.write("tok.hosts", "127.0.0.1")
     served = web.Application()
     served.router.add_get("/{id}", partner.answer)
@@ -100,54 +100,54 @@ async def check_rotated(url: str, folder: Path, patch: pytest.MonkeyPatch) -> No
     """The file is changed while the consumer keeps its connections."""
     async with partner_of(url, folder, patch) as (partner, pool):
         partner.write("tok", "first-token\n")
-        await partner.polled(pool, 2)
+        await partner.queue_polls(pool, 2)
         await eventually_async(lambda: partner.seen, 30, what="it was called")
         partner.write("tok", "second-token\n")
         await partner.is_read("second-token")
-        await partner.polled(pool, 4)
+        await partner.queue_polls(pool, 4)
         await eventually_async(lambda: "second-token" in partner.seen, 30, what="it was called with the new one")
 
 
 async def test_a_secret_that_is_rotated_is_used(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The former one was used until the consumer was started again."""
+    """Without a restart of the consumer."""
     await check_rotated(database_url, tmp_path, monkeypatch)
 
 
 async def test_a_secret_that_is_written_later_is_used(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The partner could not be called, and its error says to write the file."""
+    """Before, the partner could not be called, and the error said to write the file."""
     async with partner_of(database_url, tmp_path, monkeypatch) as (partner, pool):
-        await partner.polled(pool, 2)
+        await partner.queue_polls(pool, 2)
         await partner.is_read(None)
         partner.write("tok", "first-token\n")
         await eventually_async(lambda: partner.seen, 30, what="it was called")
 
 
-async def test_a_secret_whose_host_is_taken_back_goes_nowhere(
+async def test_a_secret_whose_host_is_revoked_is_sent_nowhere(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer calls the partner no more."""
     async with partner_of(database_url, tmp_path, monkeypatch) as (partner, pool):
         partner.write("tok", "first-token\n")
-        await partner.polled(pool, 2)
+        await partner.queue_polls(pool, 2)
         await eventually_async(lambda: len(partner.seen) >= 2, 30, what="it was called")
         partner.write("tok.hosts", "another.example")
         await partner.is_read(None)
         before = list(partner.seen)
-        await partner.polled(pool, 4)
+        await partner.queue_polls(pool, 4)
         partner.write("tok", "second-token\n")
         partner.write("tok.hosts", "127.0.0.1")
         await eventually_async(lambda: "second-token" in partner.seen, 30, what="it was called again")
         assert partner.seen.count("first-token") == len(before)
 
 
-async def test_the_mutant_that_reads_a_secret_once_is_caught(
+async def test_the_suite_notices_a_secret_that_is_read_once(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was made stays until the settings change."""
+    """Mutant: a courier stays until the settings change."""
     mutate(monkeypatch, Couriers.of, " or monotonic() - made.read_s >= SETTINGS_MAX_AGE_S", "")
     with pytest.raises(AssertionError, match="second-token is read"):
         await check_rotated(database_url, tmp_path, monkeypatch)

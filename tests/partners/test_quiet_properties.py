@@ -1,4 +1,4 @@
-"""Quiet hours in SQL: ``tickwright.quiet_at`` is held to ``quiet_until``, for any windows, zones and instants."""
+"""Quiet hours in SQL: ``tickwright.quiet_at`` agrees with ``quiet_until``, for any windows, zones and instants."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ CHANGES = tuple(
     int(datetime(*day, tzinfo=UTC).timestamp())
     for day in ((2026, 3, 8), (2026, 3, 29), (2026, 4, 5), (2026, 9, 6), (2026, 10, 4), (2026, 10, 25), (2026, 11, 1))
 )
-"""Days on which clocks change somewhere in those zones."""
+"""Days on which clocks change in one of those zones."""
 MINUTES = st.integers(0, 1439).map(lambda minute: f"{minute // 60:02}:{minute % 60:02}")
 HALVES = st.integers(0, 47).map(lambda half: f"{half // 2:02}:{half % 2 * 30:02}")
 TIMES = HALVES | MINUTES
@@ -87,7 +87,7 @@ UNREADABLE: tuple[Any, ...] = (
 
 @pytest.fixture(scope="module")
 def connection(pg_server: PostgresServer, template_database: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection whose own zone is far away, and must not matter; to a database of the module's own."""
+    """A connection with a far time zone, which must not matter, to a database of the module's own."""
     url = pg_server.create_database("quiet_hours", template=template_database)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET timezone = 'Pacific/Kiritimati'")
@@ -96,7 +96,7 @@ def connection(pg_server: PostgresServer, template_database: str) -> Iterator[ps
 
 
 def quiet_at(connection: psycopg.Connection[Any], quiet: Any, instants_s: list[int]) -> list[bool]:
-    """Return what the database says."""
+    """Return the answers of the database."""
     sql = """SELECT tickwright.quiet_at(%s::jsonb, to_timestamp(u.s))
                FROM unnest(%s::bigint[]) WITH ORDINALITY AS u (s, n) ORDER BY u.n"""
     return [row[0] for row in connection.execute(sql, (json.dumps({"quiet": quiet}), instants_s)).fetchall()]
@@ -110,7 +110,7 @@ def quiet_at(connection: psycopg.Connection[Any], quiet: Any, instants_s: list[i
 def test_the_database_and_python_agree_on_what_is_quiet(
     connection: psycopg.Connection[Any], windows: list[str], instants_s: list[int]
 ) -> None:
-    """Also in the hour that does not come and in the one that comes twice, whatever zone the session has."""
+    """Also in the hour that does not occur and in the one that occurs twice, whatever zone the session has."""
     parsed = tuple(parse_quiet(window) for window in windows)
     want = [quiet_until(at_s, parsed) is not None for at_s in instants_s]
     assert quiet_at(connection, windows, instants_s) == want
@@ -119,7 +119,7 @@ def test_the_database_and_python_agree_on_what_is_quiet(
 
 
 def clock_says(window: str, around_s: int) -> set[int]:
-    """Return the quiet minutes of three days, read off the clock there minute by minute."""
+    """Return the quiet minutes of three days, read off the local clock minute by minute."""
     *days, hours, zone = window.split()
     begins, ends = (int(one[:2]) * 60 + int(one[3:]) for one in hours.split("-"))
     walls = {at_s: datetime.fromtimestamp(at_s, ZoneInfo(zone)).replace(tzinfo=None)
@@ -146,8 +146,8 @@ def clock_says(window: str, around_s: int) -> set[int]:
 @example("22:00-02:30 Europe/Berlin", NEVER_S)
 @example("02:15-02:45 Europe/Berlin", NEVER_S)
 @given(WINDOW, st.sampled_from(CHANGES))
-def test_quiet_is_what_the_clock_there_says(connection: psycopg.Connection[Any], window: str, day_s: int) -> None:
-    """From the first time that it begins to the last time that it ends, also on the nights when clocks change."""
+def test_quiet_hours_follow_the_local_clock(connection: psycopg.Connection[Any], window: str, day_s: int) -> None:
+    """From the first instant at which it begins to the last at which it ends, also when clocks change."""
     want, parsed = clock_says(window, day_s), (parse_quiet(window),)
     minutes = list(range(day_s - 86_400, day_s + 86_400, 60))
     assert {at_s for at_s in minutes if quiet_until(at_s, parsed) is not None} == want & set(minutes)
@@ -156,13 +156,15 @@ def test_quiet_is_what_the_clock_there_says(connection: psycopg.Connection[Any],
 
 
 @pytest.mark.parametrize("quiet", UNREADABLE, ids=lambda quiet: json.dumps(quiet)[:40])
-def test_what_cannot_be_read_is_not_quiet_and_raises_nothing(connection: psycopg.Connection[Any], quiet: Any) -> None:
-    """An operator's slip in SQL stops neither the judge nor an alert; one bad window of several voids them all."""
+def test_unreadable_quiet_hours_are_not_quiet_and_raise_nothing(
+    connection: psycopg.Connection[Any], quiet: Any
+) -> None:
+    """An operator's error in SQL stops neither a judgement nor an alert; one bad window of several voids them all."""
     assert quiet_at(connection, quiet, [1_800_000_000]) == [False]
 
 
 def test_settings_without_quiet_hours_are_never_quiet(connection: psycopg.Connection[Any]) -> None:
-    """Nor is an instant that is none."""
+    """Nor is a NULL or infinite instant."""
     everyday = """'{"quiet": "00:00-24:00 UTC"}'::jsonb"""
     assert connection.execute(
         f"""SELECT tickwright.quiet_at('{{}}', now()), tickwright.quiet_at({everyday}, NULL),

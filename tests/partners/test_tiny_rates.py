@@ -1,4 +1,4 @@
-"""Rows with a rate that is nearly nothing, from SQL or from a release that accepted them: they stop no others."""
+"""Rows with a rate of nearly zero, from SQL or from a release that accepted them, stop no others."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,15 +20,15 @@ TINY = ["0." + "0" * 18 + "1/h", "0." + "0" * 306 + "1/h"]
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("rate", TINY)
-async def test_a_partner_whose_row_has_such_a_rate_stops_no_other_partners_polls(database_url: str, rate: str) -> None:
-    """One exchange is for all partners of a process: what is wrong with one row concerns that partner only."""
+async def test_a_partner_with_a_tiny_rate_stops_no_other_partners_polls(database_url: str, rate: str) -> None:
+    """All partners of a process share one exchange: a bad row affects its own partner only."""
 
     async def ask(_poll: Poll) -> Answer:
         return Answer("moving")
 
     async with running_consumer(database_url, functions={"slow": ask, "good": ask}) as side:
         slow = await seed(side.pool, 5, name="slow", rate=rate)
-        side.contract.permits_of(slow.partner_no).expected = 1  # as where its row was another one before
+        side.contract.permits_of(slow.partner_no).expected = 1  # as if its row had been another one before
         await eventually_async(lambda: side.contract.permits_of(slow.partner_no).why == "paused", 30)
         good = await seed(side.pool, 20, name="good", rate="50/s")
         await eventually_async(lambda: all_done(side.pool, good), 30)
@@ -38,7 +38,7 @@ async def test_a_partner_whose_row_has_such_a_rate_stops_no_other_partners_polls
 async def test_a_partner_that_cannot_be_decided_on_stops_no_other(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error in the decision on one row leaves that row as it is; the others are decided on beside it."""
+    """An error in the decision on one row leaves that row as it is; the others are decided on."""
     decide, broken = model.decide, set[int]()
 
     def decide_or_raise(shared: Any, report: Any, settings: Any, context: Any) -> Any:
@@ -60,8 +60,8 @@ async def test_a_partner_that_cannot_be_decided_on_stops_no_other(
         side.contract.permits_of(bad).expected = 0
 
 
-async def test_a_type_whose_row_has_such_a_rate_stops_no_other_jobs(database_url: str, tmp_path: Path) -> None:
-    """The worker goes on with every type, and takes the rate for the lowest one that there is."""
+async def test_a_task_type_with_a_tiny_rate_stops_no_other_jobs(database_url: str, tmp_path: Path) -> None:
+    """The worker goes on with every type, and uses the lowest possible rate instead."""
     ran: Counter[str] = Counter()
     program = Declarations()
 

@@ -77,7 +77,7 @@ class Greetings(Plugin):
     async def examine(self, context, alive):
         from tickwright.plugin.findings import role_finding
 
-        return (role_finding(alive, "greeter", "nobody is greeted"),)
+        return (role_finding(alive, "greeter", "no greeting is sent"),)
 
     def config_tables(self):
         return {"greetings": read_greeting}
@@ -198,7 +198,7 @@ def test_an_installed_capability_is_a_part_of_the_product(environment: dict[str,
 
 
 def test_its_part_of_the_overview_and_its_command_are_those_of_the_product(environment: dict[str, str]) -> None:
-    """Its figures, list, series and dead letters stand beside the others; its command and its finding too."""
+    """Its figures, list, series and dead letters are beside the others; its command and its finding too."""
     said = run(environment, "-c", ASK)
     assert said.returncode == 0, said.stderr
     found = json.loads(said.stdout.splitlines()[-1])
@@ -211,7 +211,7 @@ def test_its_part_of_the_overview_and_its_command_are_those_of_the_product(envir
     said = run(environment, "-m", "tickwright", "greetings", "list")
     assert said.stdout == "morning: Good morning\n", said.stderr
     said = run(environment, "-m", "tickwright", "doctor", "--json")
-    assert "none is alive: nobody is greeted" in said.stdout, said.stderr
+    assert "none is alive: no greeting is sent" in said.stdout, said.stderr
 
 
 def test_a_part_that_always_fails_is_named_in_the_terminal(environment: dict[str, str], tmp_path: Path) -> None:

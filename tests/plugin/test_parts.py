@@ -54,8 +54,8 @@ def test_a_part_that_cannot_be_imported_names_its_plugin(place: str) -> None:
     assert refused.value.code == "invalid_plugin"
 
 
-def test_a_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its figures would be missing without a word."""
+def test_a_part_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures would be missing without an error."""
 
     class Misspelt(Plugin):
         name = "misspelt"

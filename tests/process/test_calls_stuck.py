@@ -1,4 +1,4 @@
-"""What a program's function does not give back is told: a thread of a job, the call of a listener that hears no end."""
+"""Handlers' threads and listeners' calls that do not return after their cancellation are counted and raise alerts."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ async def deaf(event: asyncio.Event) -> None:
 async def test_a_call_that_swallows_its_cancellation_counts_as_stuck_until_it_returns(
     reports: ReportWorld, how: str
 ) -> None:
-    """Whether its time was over or the report; a call that only takes its time is none."""
+    """After its own timeout or the cancellation of its report; a call that is only slow is not stuck."""
     release, patient = asyncio.Event(), asyncio.Event()
 
     async def hangs(_: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -66,15 +66,15 @@ async def test_a_call_that_swallows_its_cancellation_counts_as_stuck_until_it_re
             assert process.listener.running == 2
         finally:
             release.set()
-        await eventually_async(lambda: process.listener.running == 1, what="it came back")
+        await eventually_async(lambda: process.listener.running == 1, what="it has returned")
         assert process.listener.stuck == 0
         patient.set()
         await reports.finished(slow)
 
 
 @pytest.mark.storm
-async def test_operators_hear_of_threads_and_calls_that_do_not_come_back(database_url: str, tmp_path: Path) -> None:
-    """An alert of each in the process's name, and its metrics; both clear when they have come back."""
+async def test_threads_and_calls_that_do_not_return_raise_alerts(database_url: str, tmp_path: Path) -> None:
+    """One alert for each with the process's name, and its metrics; both clear when the calls have returned."""
     free, released = threading.Event(), asyncio.Event()
     program = Declarations()
 

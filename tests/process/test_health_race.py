@@ -1,4 +1,4 @@
-"""Many ask at once whether the database answers: one question, and its answer for all of them."""
+"""Concurrent probes of the database share one check, and each gets its answer."""
 
 import asyncio
 
@@ -9,8 +9,8 @@ from tickwright.process.health import DatabaseCheck
 from tickwright.store.pool import Pool
 
 
-async def test_whoever_asks_gets_the_answer_to_his_own_question(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the next question is under way already: a stranger could take a sound process out of its balancer."""
+async def test_each_probe_gets_the_answer_of_its_own_check(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the next check is under way: a wrong answer could take a healthy process out of its balancer."""
     monkeypatch.setattr(health, "REMEMBER_S", 0.0)
     check = DatabaseCheck(pool)
 

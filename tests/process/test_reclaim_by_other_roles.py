@@ -1,4 +1,4 @@
-"""A process that runs no jobs carries a session too, and looks after the others' leases."""
+"""A process that runs no jobs has a session too, and reclaims those that are lost."""
 
 import asyncio
 from datetime import timedelta
@@ -14,7 +14,7 @@ from tickwright.store.pool import open_pool
 
 
 async def test_a_node_without_the_worker_role_does_not_strand_a_dead_workers_jobs(database_url: str) -> None:
-    """A2: whoever declares a session lost gives its jobs back in the same transaction."""
+    """A2: the process that declares a session lost releases its jobs in the same transaction."""
     pool = await open_pool(database_url, max_size=4)
     dead = WorkerSession(pool, name="dead", roles=["worker"], version="0")
     await dead.open()

@@ -50,8 +50,8 @@ def test_the_address_with_most_unread_bytes_goes_first_and_of_it_the_connection_
     assert admission.facts() == {"unread": 1}
 
 
-def test_a_client_that_has_read_begins_to_wait_anew() -> None:
-    """Who reads steadily is closed after who does not."""
+def test_a_client_that_has_read_begins_to_wait_again() -> None:
+    """A client that reads steadily is closed after one that does not."""
     admission = Admission(LIMITS)
     reads, waits = waiting(admission, "10.0.0.1", 45), waiting(admission, "10.0.0.1", 45)
     admission.has_read(reads)
@@ -62,7 +62,7 @@ def test_a_client_that_has_read_begins_to_wait_anew() -> None:
 
 
 def test_answers_to_a_key_that_are_not_read_close_none_without_a_key() -> None:
-    """Who has a key, however small, does not keep browsers from loading the page."""
+    """A client with a key of any role does not keep browsers from loading the page."""
     admission = Admission(LIMITS)
     unread = [waiting(admission, f"10.0.0.{number}", 30, has_key=True) for number in range(3)]
     page = waiting(admission, "10.0.1.1", 40)

@@ -33,7 +33,7 @@ for _ in range(4):
 
 
 def no_secrets(_name: str) -> str | None:
-    """Know none."""
+    """Return no secret."""
     return None
 
 
@@ -341,7 +341,7 @@ async def test_parentheses_do_not_stop_the_process(sources: Sources) -> None:
 
 
 async def test_a_row_of_many_large_values_takes_no_memory_of_the_process(sources: Sources) -> None:
-    """SQLite makes a row whole before anybody can weigh it; its memory has a bound, and other queries go on."""
+    """SQLite makes a row whole before its size can be checked; its memory has a bound, and other queries go on."""
     before = status_bytes(os.getpid(), "VmHWM")
     columns = ", ".join(f"hex(zeroblob({20_000_000 + number}))" for number in range(30))
     with pytest.raises(Rejected, match=r"takes more memory than its limit \(1024 MiB\)") as caught:
@@ -352,7 +352,7 @@ async def test_a_row_of_many_large_values_takes_no_memory_of_the_process(sources
 
 
 async def test_two_files_of_one_name_are_refused(sources: Sources, tmp_path: Path) -> None:
-    """Nobody could say which one was meant."""
+    """The query does not say which one it means."""
     (tmp_path / "files" / "Users.ndjson").write_text("{}\n")
     with pytest.raises(Rejected, match="two files called") as refused:
         await rows_of(sources.get("files"), "SELECT * FROM users")
@@ -392,7 +392,7 @@ async def test_a_file_that_a_query_does_not_read_stops_nothing(sources: Sources,
         "SELECT " + "0 + " * 900 + ":id::BIGINT FROM users WHERE id = :id",
     ],
 )
-async def test_a_file_is_found_wherever_its_table_stands_in_a_query(sources: Sources, sql: str) -> None:
+async def test_a_file_is_found_wherever_a_query_names_its_table(sources: Sources, sql: str) -> None:
     """In quotes, hidden by a name of the query, in a function that takes names, or too deep for the syntax tree."""
     ((found,),) = await rows_of(sources.get("files"), sql, id="1")
     assert str(found) == "1"
@@ -566,8 +566,8 @@ async def test_a_cancelled_query_has_ended_when_its_task_has(sources: Sources, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_not_there_may_come(sources: Sources, kind: str) -> None:
-    """A missing file is tried again; it is not made."""
+async def test_a_missing_file_is_tried_again(sources: Sources, kind: str) -> None:
+    """It may be written later; the source does not make it."""
     with pytest.raises(Unavailable) as away:
         await rows_of(sources.get(f"no_{kind}"), "SELECT 1")
     assert away.value.code == "source_unavailable"

@@ -23,7 +23,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def no_secrets(_name: str) -> str | None:
-    """Know none."""
+    """Return no secret."""
     return None
 
 
@@ -76,7 +76,7 @@ async def test_a_value_is_read_as_the_parameter_s_type(source: Source, kind: str
     assert (bytes(got) == b'{"a": [1, null]}') if kind == "jsonb" else got == shown
 
 
-async def test_a_silent_server_is_waited_for_without_asking_all_the_time(
+async def test_a_silent_server_is_waited_for_without_busy_polling(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's own default would keep a processor busy for as long as the query runs."""
@@ -93,8 +93,8 @@ async def test_a_silent_server_is_waited_for_without_asking_all_the_time(
     assert timers < 50
 
 
-async def test_the_type_of_a_value_comes_from_where_it_stands(empty_database_url: str, source: Source) -> None:
-    """An enum, a list of UUIDs, a date beside an interval: nobody writes a cast."""
+async def test_the_type_of_a_value_comes_from_its_context(empty_database_url: str, source: Source) -> None:
+    """An enum, a list of UUIDs, a date beside an interval: no cast is needed."""
     connection = await asyncpg.connect(empty_database_url)
     await connection.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE TABLE people (id uuid, mood mood, born date);"
@@ -159,7 +159,7 @@ async def test_an_interval_of_any_signs_is_the_same_in_a_report(source: Source, 
 
 
 async def test_columns_are_known_before_the_first_row_and_without_one(source: Source) -> None:
-    """PostgreSQL's types in DuckDB's words."""
+    """PostgreSQL's types under DuckDB's names."""
     assert await types_of(
         source,
         "SELECT 1::int2 AS a, 1 AS b, 1::int8 AS c, 1::float4 AS d, 1::float8 AS e, true AS f, 'x'::text AS g, "
@@ -193,7 +193,7 @@ async def test_rows_come_while_the_server_still_makes_them(source: Source) -> No
 
 
 async def test_a_cancelled_task_ends_its_query_on_the_server(source: Source) -> None:
-    """Nobody's database works on for somebody who has gone."""
+    """The server does not work on for a task that is gone."""
     count = (
         "SELECT count(*) FROM pg_stat_activity WHERE query LIKE :what AND state = 'active' AND pid <> pg_backend_pid()"
     )
@@ -235,10 +235,10 @@ async def test_a_slow_query_is_ended_by_its_timeout(source: Source) -> None:
         ("DO $$ BEGIN END $$", "a source answers one query"),
     ],
 )
-async def test_what_a_query_can_never_do_is_refused_with_the_server_s_words(
+async def test_a_query_that_can_never_succeed_is_refused_with_the_server_s_message(
     empty_database_url: str, source: Source, sql: str, says: str
 ) -> None:
-    """The place is one in what was written, and the source serves the next query."""
+    """The position is one in the query as written, and the source serves the next query."""
     connection = await asyncpg.connect(empty_database_url)
     await connection.execute("CREATE SEQUENCE numbers; GRANT ALL ON SEQUENCE numbers TO PUBLIC")
     await connection.close()
@@ -266,7 +266,7 @@ async def test_a_permission_that_is_missing_is_named(pg_server: PostgresServer, 
 
 
 async def test_a_source_works_behind_a_pooler(pgbouncer: PgBouncer, empty_database_url: str) -> None:
-    """PgBouncer in transaction mode: terms, types, cancel and timeout as without it."""
+    """PgBouncer in transaction mode: values, types, cancel and timeout as without it."""
     url = as_reader(pgbouncer.database_url(empty_database_url.rpartition("/")[2]))
     sources = Sources({"shop": SourceSettings(url=url)}, no_secrets)
     source = sources.get("shop")
@@ -300,7 +300,7 @@ async def test_no_more_queries_run_at_once_than_the_source_allows(empty_database
 
 
 async def test_what_a_query_sets_is_not_there_for_the_next_one(source: Source) -> None:
-    """Connections are kept, what was said on them is not."""
+    """Connections are kept, settings made on them are not."""
     ((first, _),) = await rows_of(source, "SELECT pg_backend_pid(), set_config('work_mem', '77MB', false)")
     ((second, setting),) = await rows_of(source, "SELECT pg_backend_pid(), current_setting('work_mem')")
     assert first == second

@@ -72,7 +72,7 @@ def wheel_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=["system", "wheel"])
 def server(request: pytest.FixtureRequest, pg_server: PostgresServer) -> PostgresServer:
-    """Each of the two servers in turn."""
+    """Each of the two servers."""
     return pg_server if request.param == "system" else request.getfixturevalue("wheel_server")
 
 
@@ -118,7 +118,7 @@ def test_migrating_twice_changes_nothing(bare_url: str) -> None:
 
 
 def test_the_printed_sql_makes_the_same_schema(server: PostgresServer, bare_url: str) -> None:
-    """Who runs migrations by hand gets what ``tickwright migrate`` makes, object by object."""
+    """Running the printed SQL by hand makes what ``tickwright migrate`` makes, object by object."""
     name = f"m{next(_numbers)}"
     by_hand = server.create_database(name)
     try:
@@ -133,8 +133,8 @@ def test_the_printed_sql_makes_the_same_schema(server: PostgresServer, bare_url:
         server.drop_database(name)
 
 
-def test_no_revision_can_be_taken_back() -> None:
-    """Forward only: a downgrade would delete what users were promised to keep."""
+def test_no_revision_can_be_downgraded() -> None:
+    """Forward only: a downgrade would delete data that users rely on."""
     revisions = list(module._revisions())
     assert revisions
     assert [revision.revision for revision in revisions if hasattr(revision.module, "downgrade")] == []
@@ -174,8 +174,8 @@ def test_a_migration_that_deadlocks_with_traffic_gives_way_and_is_done(bare_url:
 
 
 @pytest.mark.matrix
-def test_a_migration_that_is_interrupted_goes_on_behind_its_last_revision(bare_url: str) -> None:
-    """Each revision is committed alone: what a later one waits for takes nothing of the earlier ones back."""
+def test_a_migration_that_is_interrupted_goes_on_after_its_last_revision(bare_url: str) -> None:
+    """Each revision is committed alone: waiting for a later one reverts nothing of the earlier ones."""
     upgrade_to(bare_url, "0008")
     with psycopg.connect(bare_url) as busy, pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LOCK_TRIES_MAX", 1)
@@ -189,7 +189,7 @@ def test_a_migration_that_is_interrupted_goes_on_behind_its_last_revision(bare_u
 def test_a_migrator_that_freezes_inside_a_revision_loses_its_locks_and_the_next_one_goes_on(
     bare_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server ends its session, the traffic goes on, and what the frozen one hears then is said in one sentence."""
+    """The server ends its session, the traffic goes on, and the frozen migrator reports an unavailable database."""
     frozen, go_on = threading.Event(), threading.Event()
 
     def run_sql(path: Path, context: MigrationContext) -> None:
@@ -220,7 +220,7 @@ def test_a_migrator_that_freezes_inside_a_revision_loses_its_locks_and_the_next_
 async def test_a_migrator_that_is_cut_off_inside_a_revision_loses_its_locks(
     pg_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its network is a black hole: the server hears of no end, and its own clock ends the session."""
+    """Its packets are dropped: the server receives no end, and its own clock ends the session."""
     url = pg_server.create_database("cut_off_migrator")
     await asyncio.to_thread(upgrade_to, url, "0021")
     monkeypatch.setitem(module._SETTINGS, "idle_in_transaction_session_timeout", "1s")
@@ -228,7 +228,7 @@ async def test_a_migrator_that_is_cut_off_inside_a_revision_loses_its_locks(
         proxy.hide_ends()
         proxy.drop_replies_after(b"FUNCTION tickwright.large_json_fits")
         migration = asyncio.create_task(asyncio.to_thread(migrate, proxy.rewrite(url)))
-        await eventually_async(lambda: proxy.flows["to_client"].deaf, 60, what="the migrator hears nothing more")
+        await eventually_async(lambda: proxy.flows["to_client"].deaf, 60, what="the migrator receives nothing more")
         await asyncio.to_thread(ask, url, INSERT)
         assert not migration.done()
     with pytest.raises(Unavailable) as said:
@@ -249,7 +249,7 @@ def test_a_migrators_session_is_bounded_by_the_server(empty_database_url: str) -
 def test_a_table_that_stays_locked_is_reported_as_contended(
     empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After its tries it says so and leaves the schema as it was."""
+    """After its tries it raises ``migration_locked`` and leaves the schema as it was."""
     upgrade_to(empty_database_url, "0001")
     monkeypatch.setattr(module, "LOCK_TRIES_MAX", 1)
     with psycopg.connect(empty_database_url) as busy:
@@ -261,7 +261,7 @@ def test_a_table_that_stays_locked_is_reported_as_contended(
 
 
 def test_no_default_privilege_reaches_the_keys_of_messages(bare_url: str) -> None:
-    """A role that may write every table that is made, and everybody, may neither read a key nor bring one."""
+    """A role that may write every table that is made, and PUBLIC, may neither read a key nor insert one."""
     role = f"keyless_{uuid4().hex[:8]}"
     with psycopg.connect(bare_url, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role}")

@@ -99,7 +99,7 @@ async def test_numbers_of_accounts_come_round_and_pass_over_those_in_use(other: 
     assert numbers == [1, 2, 3, 2147483647, 4]
 
 
-async def test_an_id_that_is_given_leaves_as_many_behind_it(other: asyncpg.Connection) -> None:
+async def test_an_id_that_is_given_leaves_as_many_after_it(other: asyncpg.Connection) -> None:
     """The greatest id that may be given, rolled back, leaves 2^52 ids; a greater one is refused and moves nothing."""
     give = "INSERT INTO tickwright.shipment_polling_tracker (id, account_id, partner) VALUES ($1, 'a', 'dhl')"
     with pytest.raises(asyncpg.CheckViolationError, match=r"^invalid_tracker: "):
@@ -152,8 +152,8 @@ def test_an_installation_at_its_end_recovers_by_the_migration(bare_url: str) -> 
         ]
 
 
-def test_every_narrow_number_of_the_schema_is_one_that_was_thought_about(database_url: str) -> None:
-    """A new identity or sequence is a bigint that counts up, or stands here with the reason why it may be less."""
+def test_every_narrow_number_of_the_schema_is_listed_with_its_reason(database_url: str) -> None:
+    """A new identity or sequence is a bigint that counts up, or is listed here with the reason why it may be less."""
     known = {"polling_schedule_config_account_no_seq"}  # begins again at its end
     with psycopg.connect(database_url) as connection:
         rows = connection.execute(

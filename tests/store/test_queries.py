@@ -106,13 +106,13 @@ def test_a_query_comes_with_its_promise_and_without_its_semicolon(
 def test_a_careless_file_fails_when_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
 ) -> None:
-    """At import, not in the night in which the query is needed."""
+    """At import, not when the query is needed."""
     with pytest.raises(ValueError, match=problem):
         load(_package(tmp_path, monkeypatch, text), "q.sql")
 
 
-def test_a_fragment_stands_in_others_without_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What two statements say alike is written once."""
+def test_a_fragment_is_inserted_without_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that two statements share is written once."""
     text = "-- name: seen\n-- Part.\na,\nb;\n\n-- name: one\n-- Say it.\nSELECT {seen}, {other};\n"
     queries = filled(load(_package(tmp_path, monkeypatch, text), "q.sql"), "seen")
     assert queries["one"] == "-- Say it.\nSELECT a,\nb, {other}"

@@ -49,7 +49,7 @@ async def _ask(api: RunningApi, path: str, body: dict[str, Any]) -> Any:
     [("/v1/jobs:reschedule", {"task_type": "t", "delay": "2h"}), ("/v1/jobs:run-now", {"task_type": "t"})],
 )
 async def test_a_job_with_an_old_payload_is_moved_with_the_others(database_url: str, path: str, body: Any) -> None:
-    """A move leaves the payload as it is, so that it is not looked at."""
+    """A move leaves the payload as it is, so that it is not checked."""
     async with running_api(database_url) as api:
         await api.pool.execute(TYPE)
         ids = [await insert(api.pool, "t", at="now() + interval '1 day'"), await _old_job(api.pool)]

@@ -62,7 +62,7 @@ async def faults(pool: Pool) -> set[str]:
     return found
 
 
-async def test_no_number_and_no_holder_goes_on(pool: Pool) -> None:
+async def test_a_new_timeline_repeats_no_number_and_ends_every_session(pool: Pool) -> None:
     """Sequences jump, sessions end, later fences are higher; once, and in the audit trail."""
     assert await faults(pool) == set()
 
@@ -77,8 +77,8 @@ async def test_each_part_of_the_jump_is_needed(pool: Pool, mutant: str) -> None:
     assert await faults(pool)
 
 
-async def test_of_many_connections_one_notices(database_url: str, pool: Pool) -> None:
-    """Whoever comes at the same time waits until it is done, and jumps no second time."""
+async def test_of_many_connections_one_notices_the_new_timeline(database_url: str, pool: Pool) -> None:
+    """The others wait until it is done, and do not jump again."""
     await pool.execute(MOVE)
     connections = [await asyncpg.connect(database_url) for _ in range(8)]
     found = await asyncio.gather(*(connection.fetchval(NOTICE) for connection in connections))
@@ -110,7 +110,7 @@ async def test_a_weak_lock_of_any_role_keeps_no_process_out(app_role: AppRole, p
     await entered.close()
 
 
-async def test_a_table_without_rows_is_a_history_that_nobody_knows(database_url: str, pool: Pool) -> None:
+async def test_a_table_without_rows_is_an_unknown_history(database_url: str, pool: Pool) -> None:
     """As of a restore without data: of many connections one notices, and every number jumps."""
     await pool.execute("DELETE FROM tickwright.timelines")
     connections = [await asyncpg.connect(database_url) for _ in range(8)]
@@ -132,7 +132,7 @@ async def test_any_role_may_ask_which_history_it_is(pool: Pool) -> None:
         await connection.execute("RESET ROLE; DROP ROLE plain_of_timelines")
 
 
-async def test_behind_a_restore_in_place_the_documented_statement_changes_the_timeline(pool: Pool) -> None:
+async def test_after_a_restore_in_place_the_documented_statement_changes_the_timeline(pool: Pool) -> None:
     """The same server has the same timeline; the operator says that it was restored."""
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     [statement] = re.findall(r"^UPDATE tickwright\.timelines .*;$", text, re.MULTILINE)

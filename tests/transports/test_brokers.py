@@ -1,4 +1,4 @@
-"""What every broker promises, asked of each of them against a real other side."""
+"""The promises of every broker, tested on each of them with a real receiver."""
 
 import asyncio
 import json
@@ -32,8 +32,8 @@ def message(side: Side, number: int = 42) -> Message:
     return Message(f"job_{number}", side.destination, BODY, key="k", headers=HEADERS, timeout=timedelta(seconds=10))
 
 
-async def test_accepted_means_that_the_other_side_has_it(side: Side) -> None:
-    """It is there under the same id, with the same bytes and the same headers."""
+async def test_accepted_means_that_the_receiver_has_it(side: Side) -> None:
+    """It has the same id, the same bytes and the same headers."""
     assert await side.broker.publish(message(side)) == Accepted()
     (taken,) = await side.taken()
     assert (taken.id, taken.body) == ("job_42", BODY)
@@ -41,14 +41,14 @@ async def test_accepted_means_that_the_other_side_has_it(side: Side) -> None:
 
 
 async def test_every_attempt_carries_the_same_id(side: Side) -> None:
-    """A resend is recognisable, and where the other side looks at ids it is no second message."""
+    """A resend is recognisable, and where the receiver checks ids it is no second message."""
     for _ in range(3):
         assert await side.broker.publish(message(side)) == Accepted()
     assert {taken.id for taken in await side.taken()} == {"job_42"}
 
 
 async def test_refused_means_that_it_was_not_taken(side: Side) -> None:
-    """After a refusal the other side has nothing, and the same message can be sent again."""
+    """After a refusal the receiver has nothing, and the same message can be sent again."""
     await side.refuse()
     outcome = await side.broker.publish(message(side))
     assert isinstance(outcome, Refused)
@@ -61,7 +61,7 @@ async def test_refused_means_that_it_was_not_taken(side: Side) -> None:
 
 
 async def test_silence_is_unknown_and_ends_with_the_timeout(side: Side) -> None:
-    """No answer is neither yes nor no; the attempt does not outlive its deadline."""
+    """Without an answer the outcome is unknown; the attempt ends by its deadline."""
     assert await side.broker.publish(message(side, 1)) == Accepted()
     await side.be_silent()
     started = asyncio.get_running_loop().time()
@@ -73,18 +73,18 @@ async def test_silence_is_unknown_and_ends_with_the_timeout(side: Side) -> None:
 
 @pytest.mark.matrix
 async def test_many_into_silence_take_no_longer_than_one(side: Side) -> None:
-    """Deadlines run side by side, so a dead receiver cannot hold a batch up."""
+    """Deadlines run concurrently, so a dead receiver cannot block a batch."""
     assert await side.broker.publish(message(side, 1)) == Accepted()
     await side.be_silent()
     started = asyncio.get_running_loop().time()
     batch = [replace(message(side, number), timeout=SHORT) for number in range(50)]
     outcomes = await side.broker.publish_many(batch)
     assert not any(isinstance(outcome, Accepted) for outcome in outcomes)
-    assert asyncio.get_running_loop().time() - started < 10, "one after the other they take 25 s"
+    assert asyncio.get_running_loop().time() - started < 10, "one by one they take 25 s"
 
 
 async def test_a_dead_endpoint_never_raises(side: Side) -> None:
-    """Before and after the loss of the connection a publish answers with a value, in time."""
+    """Before and after the loss of the connection a publish returns a value, in time."""
     assert await side.broker.publish(message(side, 1)) == Accepted()
     await side.die()
     for number in range(5):
@@ -95,7 +95,7 @@ async def test_a_dead_endpoint_never_raises(side: Side) -> None:
 
 
 async def test_readiness_is_answered_within_a_second_or_so(side: Side) -> None:
-    """It is true while open, quick when the other side is gone, and false after closing."""
+    """It is true while open, quick when the receiver is gone, and false after closing."""
     assert await side.broker.ready()
     await side.die()
     async with asyncio.timeout(4):  # a connection may take five
@@ -148,14 +148,14 @@ async def test_many_concurrent_calls_are_safe(side: Side) -> None:
 
 
 async def test_one_id_sent_twice_at_once_is_accepted_twice(side: Side) -> None:
-    """Two attempts of one message may overlap, after a lease was lost; neither confuses the other."""
+    """Two attempts of one message may overlap after a lost lease; neither disturbs the other."""
     outcomes = await side.broker.publish_many([message(side)] * 10)
     assert outcomes == [Accepted()] * 10
     assert {taken.id for taken in await side.taken()} == {"job_42"}
 
 
 async def test_a_cancelled_publish_leaves_the_broker_usable(side: Side) -> None:
-    """A worker that is stopped in the middle of an attempt breaks nothing for the others."""
+    """A worker that is stopped during an attempt breaks nothing for the others."""
     assert await side.broker.publish(message(side, 1)) == Accepted()
     for turns in range(12):
         task = asyncio.get_running_loop().create_task(side.broker.publish(message(side, 2)))
@@ -182,8 +182,8 @@ async def test_closing_an_unused_broker_is_harmless(side: Side) -> None:
 
 
 @pytest.mark.parametrize("destination", BAD_DESTINATIONS)
-async def test_a_destination_of_nobodys_is_rejected_and_finally_refused(side: Side, destination: str) -> None:
-    """``check`` raises before a task type is stored; ``publish`` says that retrying cannot help."""
+async def test_an_invalid_destination_is_rejected_and_finally_refused(side: Side, destination: str) -> None:
+    """``check`` raises before a task type is stored; ``publish`` reports that a retry cannot help."""
     if destination.partition(":")[0] in side.broker.schemes:
         assert destination != side.destination
     with pytest.raises(Rejected):
@@ -195,7 +195,7 @@ async def test_a_destination_of_nobodys_is_rejected_and_finally_refused(side: Si
 
 @pytest.mark.matrix
 async def test_the_good_destination_passes_the_check(side: Side) -> None:
-    """``check`` and ``publish`` agree about what can be sent to."""
+    """``check`` and ``publish`` agree on valid destinations."""
     side.broker.check(side.destination)
     assert side.destination.partition(":")[0] in side.broker.schemes
 

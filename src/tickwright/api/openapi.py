@@ -29,7 +29,7 @@ _ERRORS = {
     "page of ours sent it",
     "422": "A value is not allowed",
     "429": "Too many requests; see Retry-After",
-    "503": "The database is away; see Retry-After",
+    "503": "The database is unavailable; see Retry-After",
     UNKNOWN: "It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again",
     "default": "Any other error",
 }

@@ -2,7 +2,7 @@
 
 ``filter``: one consumer process and then two, from an execution that is ``NEW`` to ``FINISHED`` with an action recorded
 for each selected client; the same where the expression is judged row
-by row, and where everybody is selected. ``kills``: the same while the consumer is killed ten times,
+by row, and where all are selected. ``kills``: the same while the consumer is killed ten times,
 until every action has left. ``race``: five producers without a lease between them.
 """
 
@@ -75,7 +75,7 @@ def filtering(world: World, say: Say) -> Figures:
     world.create("bench.row_by_row", ROW_BY_ROW)
     one, held = _run(world, "bench.some", 1, world.expected(), say)
     two, _ = _run(world, "bench.some", 2, world.expected(), say)
-    everybody, held_all = _run(world, "bench.all", 1, world.expected("everybody"), say)
+    all_clients, held_all = _run(world, "bench.all", 1, world.expected("all_clients"), say)
     by_row, held_by_row = _run(world, "bench.row_by_row", 1, world.expected(), say)
     return {
         "filter_1m_s": one.seconds,
@@ -84,7 +84,7 @@ def filtering(world: World, say: Say) -> Figures:
         "selected": one.selected,
         "row_by_row_s": by_row.seconds,
         "row_by_row_rss_growth_bytes": held_by_row,
-        "all_s": everybody.seconds,
+        "all_s": all_clients.seconds,
         "all_rss_growth_bytes": held_all,
     }
 
@@ -103,12 +103,12 @@ def _run(world: World, name: str, consumers: int, expected: set[str], say: Say) 
     return ran, memory.growth_bytes
 
 
-def killing(world: World, kills: int, say: Say, **words: Any) -> Figures:
+def killing(world: World, kills: int, say: Say, **fields: Any) -> Figures:
     """Return what is there once and left once when the consumer was killed again and again, and what was redone.
 
-    The first kill comes while the audience is cut, the others spread over the chunks. ``words`` are the campaign's.
+    The first kill comes while the audience is cut, the others spread over the chunks. ``fields`` are the campaign's.
     """
-    world.create("bench.killed", EXPRESSION, **words)
+    world.create("bench.killed", EXPRESSION, **fields)
     world.settle()
     world.ground.run("TRUNCATE public.bench_left")
     world.ground.launch("scheduler", environment=world.environment)
@@ -128,7 +128,7 @@ def killing(world: World, kills: int, say: Say, **words: Any) -> Figures:
     world.ground.stop()
     expected = world.expected()
     records, messages = world.recorded(execution_id, expected), world.left(execution_id, expected)
-    say(f"records: {records}; messages, all gone {left_s:.1f} s behind the end: {messages}")
+    say(f"records: {records}; messages, all gone {left_s:.1f} s after the end: {messages}")
     return {
         "kills": killed,
         "killed_s": ran.seconds,
@@ -158,7 +158,7 @@ def _let_leave(world: World, execution_id: int) -> float:
     began_s = time.monotonic()
 
     def gone() -> bool:
-        released = not world.ground.row(SQL["unreleased"], execution_id)[0]  # first: a chunk may be released behind it
+        released = not world.ground.row(SQL["unreleased"], execution_id)[0]  # first: a chunk may be released after it
         return not world.ground.row(SQL["take_messages"])[0] and released
 
     wait_until(gone, LEFT_WITHIN_S, "the actions to leave")

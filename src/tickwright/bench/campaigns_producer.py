@@ -1,4 +1,4 @@
-"""One of the producers of ``bench campaigns``: it believes that the lease is its own, whoever else does, and works.
+"""One of the producers of ``bench campaigns``: it takes the lease as held, although the others do so too, and works.
 
 ``python -m tickwright.bench.campaigns_producer`` with ``BENCH_DATABASE_URL``; prints how many executions it made in
 how many rounds. It begins when all of them are there.
@@ -21,7 +21,7 @@ SQL = load("tickwright.bench.sql", "campaigns.sql")
 
 
 class NoLease:
-    """A :class:`tickwright.ports.session.HeldLease` without a lease: only the rows keep two of them apart."""
+    """A :class:`tickwright.ports.session.HeldLease` without a lease: only the rows keep two producers apart."""
 
     fence = 0
 
@@ -29,7 +29,7 @@ class NoLease:
         self._pool = pool
 
     def holds(self) -> bool:
-        """Return what it believes."""
+        """Return that the lease is held."""
         return True
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """Producers that race for the same occurrences without any lease between them, the worst that a lost lease can do.
 
-First all occurrences of all campaigns are due and five processes begin at the same moment. Then the campaigns forget
-how far they are, and everybody begins again: that must add nothing.
+First all occurrences of all campaigns are due and five processes begin at the same moment. Then the campaigns lose
+their progress, and all producers begin again: that must add nothing.
 """
 
 import os
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 class Race(NamedTuple):
-    """How many campaigns have how many occurrences that nobody has dealt with, 1 to 1,000 of them."""
+    """How many campaigns have how many occurrences without an execution, 1 to 1,000 of them."""
 
     campaigns: int = 1_000
     occurrences: int = 100
@@ -75,7 +75,7 @@ def _producers(ground: Ground) -> Iterator[list["subprocess.Popen[bytes]"]]:
     try:
         yield producers
     finally:
-        ground.row(SQL["let_all"])
+        ground.row(SQL["unlock_all"])
         for producer in producers:
             producer.kill()
             producer.wait()

@@ -33,7 +33,7 @@ ROW_BY_ROW = 'client.age > 25 && client.income + 0.0 > 3000 && client.country ==
 """Selects the same; sums are not translated into SQL, so every client is read and judged in the consumer."""
 
 EARLY_CHUNKS = 10
-"""So many are done when a consumer has everything that it needs; what it holds then is compared with what comes."""
+"""So many are done when a consumer has everything that it needs; its memory then is compared with later samples."""
 READY_WITHIN_S = 60.0
 OVER_WITHIN_S = 900.0
 SAMPLE_S = 0.05
@@ -75,12 +75,12 @@ class Tally(NamedTuple):
 
 @dataclass
 class Memory:
-    """What processes hold: when everything is under way, and the most behind that, by process."""
+    """What processes hold: when everything is under way, and the most after that, by process."""
 
     early_bytes: dict[int, int] = field(default_factory=dict)
     peak_bytes: dict[int, int] = field(default_factory=dict)
 
-    def look(self, pid: int) -> None:
+    def sample(self, pid: int) -> None:
         """Take a sample of a process that works."""
         held = tree_rss_bytes(pid)
         self.early_bytes.setdefault(pid, held)
@@ -94,7 +94,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class World:
-    """The clients and whoever works on them."""
+    """The clients, a campaign about them, and its consumers."""
 
     ground: Ground
     clients_url: str
@@ -112,7 +112,7 @@ class World:
             raise RuntimeError((self.ground.folder / f"worker{self.ground.started}.out").read_text()[-2000:])
         return bool(self.ground.row(SQL["newest_consumer"])[0] > newest)
 
-    def create(self, name: str, expression: str = EXPRESSION, **words: Any) -> None:
+    def create(self, name: str, expression: str = EXPRESSION, **fields: Any) -> None:
         """Make a campaign about all clients, as an operator does."""
         audience = {
             "source": "clients",
@@ -121,11 +121,11 @@ class World:
             "fields": {"age": "int", "income": "double", "country": "string"},
         }
         document = {"name": name, "type": "MANUAL", "audience": audience, "expression": expression}
-        document |= {"action": {"target": "pg:applications"}, **words}
+        document |= {"action": {"target": "pg:applications"}, **fields}
 
         async def create() -> None:
-            async with open_installation(self._settings()) as link:
-                await link.of(CampaignsService).campaigns.create(document, caller=_BENCH)
+            async with open_installation(self._settings()) as installation:
+                await installation.of(CampaignsService).campaigns.create(document, caller=_BENCH)
 
         asyncio.run(create())
 
@@ -133,8 +133,10 @@ class World:
         """Start it, as an operator does; the id of its execution."""
 
         async def start() -> int:
-            async with open_installation(self._settings()) as link:
-                change = await link.of(CampaignsService).campaign_batches.act(BatchAction.START, name, caller=_BENCH)
+            async with open_installation(self._settings()) as installation:
+                change = await installation.of(CampaignsService).campaign_batches.act(
+                    BatchAction.START, name, caller=_BENCH
+                )
                 return change.executions[-1].id
 
         return asyncio.run(start())
@@ -148,7 +150,7 @@ class World:
         )
 
     def settle(self) -> None:
-        """Forget earlier executions, and let the disk be quiet."""
+        """Delete earlier executions, and let the disk be quiet."""
         self.ground.run(SQL["settle"])
         self.ground.run("CHECKPOINT")
 
@@ -166,7 +168,7 @@ class World:
         while (now := self.progress(execution_id)).status not in _OVER:
             if now.is_planned and now.chunks_done >= min(EARLY_CHUNKS, now.chunks // 2):
                 for process in self.ground.workers:
-                    memory.look(process.pid)
+                    memory.sample(process.pid)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {OVER_WITHIN_S} s for an execution: {now}")
             time.sleep(SAMPLE_S)
@@ -176,16 +178,16 @@ class World:
         return ran, memory
 
     def expected(self, query: str = "expected") -> set[str]:
-        """Return who has to be selected, asked of the clients' database in plain SQL."""
+        """Return the clients that have to be selected, by plain SQL on their database."""
         with psycopg.connect(self.clients_url) as connection:
             return {row[0] for row in connection.execute(SQL[query].encode())}
 
     def recorded(self, execution_id: int, expected: set[str]) -> Tally:
-        """Compare the records of actions with whom they should be about."""
+        """Compare the records of actions with the clients that should have one."""
         return tally(expected, Counter(self._column("recorded", execution_id)))
 
     def left(self, execution_id: int, expected: set[str]) -> Tally:
-        """Compare the messages that left with whom they should be about."""
+        """Compare the messages that left with the clients that should have one."""
         rows = psycopg.RawCursor(self.ground.connection).execute(SQL["messages"].encode(), (execution_id,))
         return tally(expected, Counter(dict(rows.fetchall())))
 
@@ -213,7 +215,7 @@ def tree_rss_bytes(pid: int) -> int:
 
 @contextmanager
 def campaign_world(ground: Ground, clients: int) -> Iterator[World]:
-    """Make the clients in a database of their own beside the ground's, and take it away again."""
+    """Make the clients in a database of their own beside the ground's, and drop it at the end."""
     name = f"{DATABASE}_clients"
     own = sql.Identifier(name)
     ground.connection.execute(sql.SQL("CREATE DATABASE {}").format(own))

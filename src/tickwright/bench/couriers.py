@@ -1,7 +1,7 @@
 """Couriers for the benches: local HTTP servers in processes of their own that answer in 50 ms and log every call.
 
-What they say of a tracker changes nothing in most calls: it is under way. One tracker in twenty-five has moved on each
-time. The log is theirs alone, one line a call, so that what the couriers saw does not depend on what the product says.
+Most answers change nothing: the tracker is under way. One tracker in twenty-five has moved on each
+time. The log is the couriers' own, one line a call, so that their figures do not depend on what the product says.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import uvloop
 
 ANSWER_S = 0.05
 FLUSH_S = 0.2
-NEWS_ONE_IN = 25
+MOVED_ONE_IN = 25
 CALLED = b"GET /track/"
 RATE = "20000/s"
 """Far above what one process can call, so that no limit of the contract decides a figure."""
@@ -37,7 +37,7 @@ class Couriers:
     logs: list[Path]
 
     def config(self, path: Path, partners: list[str]) -> Path:
-        """Write the TOML file that makes them the couriers of ``partners``, who take turns; return ``path``."""
+        """Write the TOML file that makes them the couriers of ``partners``, assigned in rotation; return ``path``."""
         tables = []
         for number, name in enumerate(partners):
             port = self.ports[number % len(self.ports)]
@@ -66,7 +66,7 @@ class Couriers:
 
 @contextmanager
 def running_couriers(folder: Path, processes: int = 2) -> Iterator[Couriers]:
-    """Start so many processes, and stop them; they end with whoever started them, however that ends."""
+    """Start so many processes, and stop them; they end with their parent, however it ends."""
     logs = [folder / f"courier{number}.log" for number in range(processes)]
     command = [sys.executable, "-m", "tickwright.bench.couriers"]
     children: list[Popen[bytes]] = []
@@ -121,7 +121,7 @@ class _Courier(asyncio.Protocol):
             asyncio.get_running_loop().call_later(ANSWER_S, self._answer, number, at_ms)
 
     def _answer(self, number: str, at_ms: int) -> None:
-        moved = int(number.removeprefix("AWB")) % NEWS_ONE_IN == 0
+        moved = int(number.removeprefix("AWB")) % MOVED_ONE_IN == 0
         body = b'{"status": "at hub %d"}' % at_ms if moved else b'{"status": "in_transit"}'
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         if not self._transport.is_closing():

@@ -1,4 +1,4 @@
-"""``tickwright bench dashboard``: what the operator's screen costs its viewer and, above all, everybody else.
+"""``tickwright bench dashboard``: what the operators' dashboard costs its viewer and, above all, the rest of the work.
 
 In parts, on one crowded database: ``page`` (how much a browser loads, and when it can be used), ``reads`` (every read
 of the API that the page makes), ``open`` (what one open overview asks of PostgreSQL) and ``drain`` (whether work is

@@ -23,31 +23,31 @@ from tickwright.bench.report import Figures
 
 SETTLE_S = 10.0
 CHECK_S = 0.5
-_TALK = (80877103, 80877104)
+_ENCRYPTION = (80877103, 80877104)
 """Requests for TLS and for GSS encryption. Both are declined: what is encrypted cannot be counted."""
 
 _STATEMENTS = frozenset(b"QE")
 """Simple queries, and executions of prepared ones."""
 
-_WHO_SPEAKS = b"K"
+_BACKEND_KEY = b"K"
 
 Say = Callable[[str], None]
 
 
 def open_cost(site: Site, seconds: float, say: Say, details: dict[str, Any], *, settle_s: float = SETTLE_S) -> Figures:
     """Return statements and milliseconds of processor time a second with one overview open, the API's own included."""
-    site.ground.start(keep=False)  # who looks after alerts: an API that is alone does that, too
+    site.ground.start(keep=False)  # it evaluates alerts, which an API that is alone does too
     with counting(site.ground.url) as counter, site.api(counter.url) as url:
         time.sleep(settle_s)
         alone = _cost(counter, seconds)
         with watching(url, site.key, 1) as watchers:
-            time.sleep(settle_s)  # the first look reads everything at once
+            time.sleep(settle_s)  # the first snapshot reads everything at once
             watched = _cost(counter, seconds)
         if watchers.least() < seconds / 2:
-            raise RuntimeError(f"the stream brought {watchers.least()} snapshots in {seconds} s")
+            raise RuntimeError(f"the stream had {watchers.least()} snapshots in {seconds} s")
     site.ground.stop()
     say(f"the API alone: {alone}; with an overview open: {watched}")
-    details["nobody_looks"] = alone
+    details["api_alone"] = alone
     if "db_cpu_ms_per_s" not in watched:
         say("db_cpu_ms_per_s is left out: PostgreSQL is not on this machine")
     return watched
@@ -67,7 +67,7 @@ def _cost(counter: "Counter", seconds: float) -> Figures:
 
 
 def spent_ms(sessions: Iterable[int]) -> dict[int, float]:
-    """Return what each server process has spent so far; nothing of a server on another machine."""
+    """Return the processor time of each server process so far; nothing of a server on another machine."""
     spent: dict[int, float] = {}
     for pid in tuple(sessions):
         with suppress(OSError):  # it has ended, or is not here
@@ -79,7 +79,7 @@ def spent_ms(sessions: Iterable[int]) -> dict[int, float]:
 
 
 class Counter:
-    """A way to a server that counts the statements that pass.
+    """A proxy of a server that counts the statements that pass.
 
     Attributes:
         url: Of the database, through it.
@@ -103,7 +103,7 @@ class Counter:
         self.url = f"postgresql://{self._user}@127.0.0.1:{port}/{self._database}"
 
     async def end(self) -> None:
-        """Let nobody else in."""
+        """Accept no further connection."""
         self._server.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,7 +124,7 @@ class Counter:
         while True:
             head = await reader.readexactly(4)
             message = head + await reader.readexactly(struct.unpack("!I", head)[0] - 4)
-            if struct.unpack("!I", message[4:8])[0] not in _TALK:
+            if struct.unpack("!I", message[4:8])[0] not in _ENCRYPTION:
                 break
             writer.write(b"N")
         forward.write(message)
@@ -135,10 +135,10 @@ class Counter:
             await forward.drain()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on what the server says; which process speaks, it says once, before the first answer."""
+        """Pass on the server's answers; before the first one it says once which process it is."""
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             kind = b""
-            while kind != _WHO_SPEAKS:
+            while kind != _BACKEND_KEY:
                 head = await reader.readexactly(5)
                 kind, body = head[:1], await reader.readexactly(struct.unpack("!I", head[1:])[0] - 4)
                 writer.write(head + body)

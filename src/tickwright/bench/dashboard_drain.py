@@ -1,7 +1,7 @@
-"""Whether jobs are done as fast while ten clients look: drains in turn, with the streams and without.
+"""Whether jobs are done as fast while ten clients watch: drains with the streams and without, alternately.
 
-Drains of one worker beside all that the database holds. Pairs stand beside each other in time, the order within them
-alternates, and the median of their ratios counts: what the machine does by itself meets both sides.
+Drains of one worker beside all that the database holds. The drains of a pair follow each other, the order within a pair
+alternates, and the median of their ratios counts: what else the machine does affects both.
 """
 
 from collections.abc import Callable

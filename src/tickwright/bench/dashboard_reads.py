@@ -22,7 +22,7 @@ READS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("/v1/jobs", {**PAGE, "status": "pending"}),
     ("/v1/jobs", {**PAGE, "status": "failed"}),
     ("/v1/jobs", {**PAGE, "task_type": "screen.3", "status": "completed"}),
-    ("/v1/jobs", {**PAGE, "task_type": "nobody"}),
+    ("/v1/jobs", {**PAGE, "task_type": "unknown"}),
     ("/v1/jobs", {**PAGE, "text": "carrier 7 answers"}),
     ("/v1/jobs", {**PAGE, "text": "is nowhere"}),
     ("/v1/jobs", {**PAGE, "worker": "{worker}"}),
@@ -119,7 +119,7 @@ Say = Callable[[str], None]
 
 def read_times(site: Site, rounds: int, say: Say, details: dict[str, Any]) -> Figures:
     """Return the 95th percentile of the slowest read; every one is in the details, slowest first."""
-    site.ground.start(keep=False)  # somebody whose places can be looked at
+    site.ground.start(keep=False)  # a worker whose slots can be read
     with site.api() as url:
         took_ms = asyncio.run(_ask_all(site, url, rounds))
     site.ground.stop()

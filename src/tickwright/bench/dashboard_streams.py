@@ -18,17 +18,17 @@ class Watchers:
     """So many streams, each read as fast as it comes.
 
     Attributes:
-        heard: How many snapshots each has brought.
+        received: How many snapshots each stream has had.
     """
 
     def __init__(self, url: str, key: str, clients: int) -> None:
         self._url, self._headers = url, {"authorization": f"Bearer {key}"}
-        self.heard = [0] * clients
+        self.received = [0] * clients
         self._reading: list[asyncio.Task[None]] = []
 
     def least(self) -> int:
-        """How many snapshots came to who heard least."""
-        return min(self.heard)
+        """How many snapshots came on the stream with the fewest."""
+        return min(self.received)
 
     def open(self) -> int:
         """How many streams have not ended."""
@@ -36,10 +36,10 @@ class Watchers:
 
     async def begin(self) -> None:
         """Open them."""
-        self._reading = [asyncio.create_task(self._read(number)) for number in range(len(self.heard))]
+        self._reading = [asyncio.create_task(self._read(number)) for number in range(len(self.received))]
 
     async def end(self) -> None:
-        """Close them; what broke one is raised."""
+        """Close them; raise the error of one that ended by itself."""
         for one in self._reading:
             one.cancel()
         ended = await asyncio.gather(*self._reading, return_exceptions=True)
@@ -55,12 +55,12 @@ class Watchers:
         ):
             answer.raise_for_status()
             async for line in answer.content:
-                self.heard[number] += line.startswith(b"data:")
+                self.received[number] += line.startswith(b"data:")
 
 
 @contextmanager
 def watching(url: str, key: str, clients: int) -> Iterator[Watchers]:
-    """Keep streams open, in a thread of their own; each has brought a snapshot when this begins."""
+    """Keep streams open, in a thread of their own; each has had a snapshot when the block begins."""
     watchers = Watchers(url, key, clients)
     with looping() as run:
         run(watchers.begin())
@@ -73,7 +73,7 @@ def watching(url: str, key: str, clients: int) -> Iterator[Watchers]:
 
 @contextmanager
 def looping() -> Iterator[Callable[[Coroutine[Any, Any, _Result]], _Result]]:
-    """Run an event loop in a thread; what is given is carried out there and waited for."""
+    """Run an event loop in a thread; the function that is yielded runs a coroutine in it and waits."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

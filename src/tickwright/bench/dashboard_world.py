@@ -1,4 +1,4 @@
-"""A crowded installation: what ``bench dashboard`` looks at, and the programs through which it looks."""
+"""A full installation: what ``bench dashboard`` reads, and the programs through which it reads."""
 
 import http.client
 import json
@@ -37,7 +37,7 @@ _BESIDE = (
     "put_freshness", "settle_partners", "put_waiting_polls", "put_outbox", "put_dead_messages", "put_alerts",
     "put_audit", "put_leases", "put_entities", "put_windows", "make_clients", "put_clients",
 )  # fmt: skip
-_BEHIND_CAMPAIGNS = ("put_program", "put_executions", "put_reports")
+_AFTER_CAMPAIGNS = ("put_program", "put_executions", "put_reports")
 
 Say = Callable[[str], None]
 
@@ -68,7 +68,7 @@ class Site:
 
     @asynccontextmanager
     async def client(self, url: str) -> AsyncIterator[aiohttp.ClientSession]:
-        """Give a client that asks as a script would."""
+        """Give a client that sends requests as a script would."""
         async with aiohttp.ClientSession(url, headers={"authorization": f"Bearer {self.key}"}) as session:
             yield session
 
@@ -85,11 +85,11 @@ async def build_site(ground: Ground, jobs: int, trackers: int, say: Say) -> Site
         site = _site(ground)
         with site.api() as url:
             await _put_by_rest(site, url)
-        for name in _BEHIND_CAMPAIGNS:
+        for name in _AFTER_CAMPAIGNS:
             await pool.execute(SQL[name])
         await pool.execute("VACUUM ANALYZE")
         await pool.execute("CHECKPOINT")
-        say(f"{jobs} jobs and what stands beside them are there")
+        say(f"{jobs} jobs and the rows of other capabilities are there")
         return site
     finally:
         pool.terminate()

@@ -1,8 +1,8 @@
 """``bench polling --end-to-end``: every role as a process of its own, real time, couriers that answer in 50 ms.
 
 All trackers have one interval and were placed just before, so every minute carries its share of them. What was due is
-counted from where trackers stand and from what was selected, what is done from the ledger, in SQL: nothing here keeps a
-tracker in memory. What the couriers saw comes from their own logs.
+counted from the trackers of each time slot and from what was selected, what is done from the ledger, in SQL: nothing
+here keeps a tracker in memory. The couriers' figures come from their own logs.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def end_to_end(ground: Ground, bootstrap: str | None, options: argparse.Namespac
     """Run everything for so many minutes and return what was due, what was done, and how late.
 
     Raises:
-        Rejected: ``bench_too_long``, the ledger does not remember so many turns. Permanent.
+        Rejected: ``bench_too_long``, the ledger does not keep so many due minutes of a slot. Permanent.
         RuntimeError: A process ended by itself.
     """
     if options.minutes > 2 * options.interval_minutes:
@@ -102,7 +102,7 @@ async def _import(ground: Ground, options: argparse.Namespace, say: Say) -> None
     finally:
         pool.terminate()
     ground.run("VACUUM ANALYZE tickwright.trackers, tickwright.tracker_intake")
-    ground.run(SQL["open_books"])
+    ground.run(SQL["make_records"])
     ground.run("CHECKPOINT")
 
 
@@ -126,7 +126,7 @@ class _Member:
 
 
 class Crew:
-    """The replicas of every role: started, killed in turn, and never dead without our doing."""
+    """The replicas of every role: started, killed one after the other, and never ended by themselves."""
 
     def __init__(self, ground: Ground, environment: Mapping[str, str], *, replicas: int) -> None:
         self._ground, self._environment, self.replicas = ground, environment, replicas
@@ -147,9 +147,9 @@ class Crew:
         self._members[place] = _Member(process, out)
 
     def kill_next(self) -> None:
-        """``kill -9`` a replica and start it again: the roles take turns, and then the replicas of a role.
+        """``kill -9`` a replica and start it again: one of each role, and then the next replica of each role.
 
-        Whoever took over from the one that was killed is so the next of its role to go.
+        So the replica that took over from the killed one is the next of its role to be killed.
         """
         place = next(self._victims)
         self._ground.kill_one(self._members[place].process)
@@ -171,7 +171,7 @@ class Crew:
         return "\n".join(text[-TAIL_CHARS:] for out in self._outs if (text := out.read_text().strip()))
 
     def say_cpu(self, say: Say) -> None:
-        """Say how much processor time each living replica took, where the system tells."""
+        """Print how much processor time each living replica took, where the system reports it."""
         tick = os.sysconf("SC_CLK_TCK")
         for (role, number), member in self._members.items():
             with suppress(OSError):
@@ -180,7 +180,7 @@ class Crew:
 
 
 def _start(ground: Ground, crew: Crew, terms: KafkaConfig | None, options: argparse.Namespace) -> Window:
-    """Start the roles, the scheduler last, shortly before the first turn."""
+    """Start the roles, the scheduler last, shortly before the first poll is due."""
     ready = SQL["ready"]
     crew.start("relay")
     wait_until(lambda: ground.row(ready, crew.replicas)[0], READY_WITHIN_S, "the relay", check_s=KILL_CHECK_S)
@@ -206,15 +206,15 @@ async def _begin_turns(ground: Ground, begin: datetime) -> None:
 
 
 def _watch(ground: Ground, crew: Crew, window: Window, kill_every_s: int, say: Say) -> list[int]:
-    """Keep the books until the end, kill whom we were told to; return the backlog of polls, every ``CHECK_S``."""
+    """Record until the end, kill replicas as ``--kill-every`` says; return the backlog of polls, every ``CHECK_S``."""
     waiting: list[int] = []
-    looked_s = killed_s = time.monotonic()
+    checked_s = killed_s = time.monotonic()
     between_s = kill_every_s / len(ROLES)
     while (left_s := ground.row(SQL["seconds_until"], window.end)[0]) > 0:
         crew.check()
         now_s = time.monotonic()
-        if now_s - looked_s >= CHECK_S:
-            looked_s += CHECK_S
+        if now_s - checked_s >= CHECK_S:
+            checked_s += CHECK_S
             ground.run(SQL["note_outbox"])
             if left_s <= window.seconds:
                 waiting.append(ground.row(SQL["backlog"], window.begin)[0])
@@ -245,9 +245,7 @@ def _figures(ground: Ground, window: Window, waiting: list[int], say: Say) -> Fi
     written = ground.row(SQL["done_between"], window.begin, window.end)[0]
     unseen = ground.row(SQL["unseen"], window.begin, window.end)[0]
     if unseen:
-        say(
-            f"{unseen} polls were selected that the bench's books do not have: lag_end_s and fallen_behind are too good"
-        )
+        say(f"{unseen} polls were selected that the bench has not recorded: lag_end_s and fallen_behind are too good")
     oldest = ground.row(SQL["oldest_undone"], window.begin, window.end)[0]
     undone = [at for at in (oldest, missed_at) if at is not None]
     return {
@@ -268,11 +266,11 @@ def _figures(ground: Ground, window: Window, waiting: list[int], say: Say) -> Fi
 def fallen_behind(waiting: list[int], per_s: float) -> int:
     """Return by how many polls a backlog has grown, beyond one second's.
 
-    Whatever keeps up comes back to its low mark, also after somebody was killed: so the lowest of the last quarter is
+    A backlog that keeps up comes back to its low mark, also after a kill: so the lowest of the last quarter is
     compared with the lowest of the second. The first one is the start.
 
     Args:
-        waiting: The backlog, looked at evenly.
+        waiting: The backlog, at equal intervals.
         per_s: Polls that are due in a second.
     """
     quarter = len(waiting) // 4

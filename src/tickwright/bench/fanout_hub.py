@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 async def hub(ground: Ground, servers: Servers, queue: TaskQueue, say: Say, details: dict[str, Any]) -> Figures:
     """Return when four providers have answered: one after the other on one consumer, and each on a slot of its own.
 
-    ``details`` gets who was asked when, by which consumer: ``before`` and ``after``.
+    ``details`` gets when each provider was asked by which consumer: ``before`` and ``after``.
     """
     providers = [SLOW_S, FAST_S, FAST_S, FAST_S]
     with _consumers(ground, servers, 1, slots=1):

@@ -30,7 +30,7 @@ QUIET_S = 3.0
 QUIET_TRIES = 4
 WITHIN_S = 120.0
 REPORTED_S = 11.0
-"""After which every connection has told the server's statistics what it did."""
+"""After which every connection has reported its work to the server's statistics."""
 
 _CHECK_S = 0.02
 
@@ -46,7 +46,7 @@ class Race:
 
 
 async def publish(ground: Ground, servers: Servers, queue: TaskQueue, race: Race, say: Say) -> Figures:
-    """Return the rate, and what was published twice, not at all, and asked of the database meanwhile.
+    """Return the rate, what was published twice or not at all, and how often the database was used meanwhile.
 
     Raises:
         TimeoutError: The messages did not come, or the machine never became quiet before a window.
@@ -64,9 +64,9 @@ async def publish(ground: Ground, servers: Servers, queue: TaskQueue, race: Race
     say(f"{each:,} messages in {took_s:.2f} s; seconds of processor time: {used}")
     await asyncio.sleep(REPORTED_S)
     touched = _touches(ground) - touches
-    say(f"tables that somebody asked meanwhile: {dict(touched)}")
+    say(f"tables that were read or written meanwhile: {dict(touched)}")
     ground.stop()
-    ground.row(SQL["give_leases_back"])
+    ground.row(SQL["release_leases"])
     found = await queue.read_back()
     measured = [message_id for message_id in found if message_id.endswith(f":{begin_s}")]
     return {
@@ -112,7 +112,7 @@ def _touches(ground: Ground) -> Counter[str]:
 
 
 def _used_s(schedulers: Mapping[str, int], servers: Servers) -> dict[str, float]:
-    """Return the processor time of each process so far, where the system tells."""
+    """Return the processor time of each process so far, where the system reports it."""
     pids = {**schedulers, "rabbitmq": servers.rabbit_pid, "redis": servers.redis_pid}
     return {name: _processor_s(pid) for name, pid in pids.items() if pid is not None}
 

@@ -34,7 +34,7 @@ class TaskQueue:
         self._url, self._names, self._channel = url, names, channel
 
     async def waiting(self) -> tuple[int, int]:
-        """Return how many messages wait in it, and how many consumers it has; the queue's leader is asked."""
+        """Return how many messages wait in it, and how many consumers it has, as the queue's leader says."""
         answer = await self._channel.queue_declare(self._names.queue, passive=True)
         return answer.message_count or 0, answer.consumer_count or 0
 
@@ -78,17 +78,17 @@ class TaskQueue:
         """
         expected, _ = await self.waiting()
         found: Counter[str] = Counter()
-        news = asyncio.Event()
+        arrived = asyncio.Event()
 
         async def note(message: DeliveredMessage) -> None:
             found[message.header.properties.message_id or ""] += 1
-            news.set()
+            arrived.set()
 
         tag = (await self._channel.basic_consume(self._names.queue, note, no_ack=True)).consumer_tag
         while found.total() < expected:
-            news.clear()
+            arrived.clear()
             async with asyncio.timeout(READ_SILENCE_S):
-                await news.wait()
+                await arrived.wait()
         await self._channel.basic_cancel(tag or "")
         return found
 

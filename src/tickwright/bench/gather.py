@@ -17,7 +17,7 @@ from typing import Any
 import redis
 import uvloop
 
-from tickwright.bench.gather_desk import Desk, Seen, open_desk
+from tickwright.bench.gather_client import ReportClient, Seen, open_client
 from tickwright.bench.gather_program import LISTENERS
 from tickwright.bench.ground import Ground, wait_until
 from tickwright.bench.report import Figures, run_bench
@@ -73,15 +73,15 @@ async def _parts(ground: Ground, servers: Servers, options: argparse.Namespace, 
     listener = ground.launch("report-listener", "--app", "tickwright.bench.gather_program:app", environment=environment)
     figures: Figures = {}
     try:
-        async with open_desk(ground, environment) as desk:
+        async with open_client(ground, environment) as client:
             wait_until(lambda: ground.one(_SQL["listening"]) == 1, 60, "the listener")
-            await desk.ask("gather", {"seconds": [0, 0, 0, 0], "rows": 10})
+            await client.ask("gather", {"seconds": [0, 0, 0, 0], "rows": 10})
             if "listeners" in wanted:
-                figures |= await _listeners(desk, say)
+                figures |= await _listeners(client, say)
             if "crowd" in wanted:
-                figures |= await _crowd(desk, servers, listener.pid, options.reports, say)
+                figures |= await _crowd(client, servers, listener.pid, options.reports, say)
             if "join" in wanted:
-                figures |= await _join(desk, listener.pid, options.users, say)
+                figures |= await _join(client, listener.pid, options.users, say)
     finally:
         ground.stop()
     return figures
@@ -102,41 +102,39 @@ def _environment(ground: Ground, servers: Servers) -> dict[str, str]:
     }
 
 
-async def _listeners(desk: Desk, say: Say) -> Figures:
+async def _listeners(client: ReportClient, say: Say) -> Figures:
     """Return the slowest of five runs: from the request to the file, and from the last part to it."""
-    runs = [await _finished(desk, "gather", {"seconds": SECONDS, "rows": ROWS, "run": run}) for run in range(RUNS)]
+    runs = [await _finished(client, "gather", {"seconds": SECONDS, "rows": ROWS, "run": run}) for run in range(RUNS)]
     ready_ms = [one.after_s * 1000 for one in runs]
-    behind_ms = [1000 * _between_s(one, "last_part_at", "finished_at") for one in runs]
-    lines = await desk.lines(runs[-1].record["id"])
+    after_ms = [1000 * _between_s(one, "last_part_at", "finished_at") for one in runs]
+    lines = await client.lines(runs[-1].record["id"])
     if lines != ROWS + 1:
         raise RuntimeError(f"the file has {lines} lines")
     _details["ready_ms"] = [round(one) for one in ready_ms]
-    _details["last_part_to_file_ms"] = [round(one) for one in behind_ms]
-    say(f"ready, and behind the last part: {_details}")
-    return {"ready_ms": max(ready_ms), "last_part_to_file_ms": max(behind_ms)}
+    _details["last_part_to_file_ms"] = [round(one) for one in after_ms]
+    say(f"ready, and after the last part: {_details}")
+    return {"ready_ms": max(ready_ms), "last_part_to_file_ms": max(after_ms)}
 
 
-async def _join(desk: Desk, pid: int, users: int, say: Say) -> Figures:
-    """Return how long the join took behind the last part, and what the processes held at most, streaming included."""
+async def _join(client: ReportClient, pid: int, users: int, say: Say) -> Figures:
+    """Return how long the join took after the last part, and what the processes held at most, streaming included."""
     peak = asyncio.create_task(_peak_bytes(pid))
-    seen = await _finished(desk, "join", {})
+    seen = await _finished(client, "join", {})
     peak.cancel()
     if (rows := seen.record["rows"]) != 3 * users:
         raise RuntimeError(f"the file has {rows} rows")
     merged_s = _between_s(seen, "last_part_at", "finished_at")
-    say(
-        f"{rows} rows, {seen.record['bytes']} bytes: {merged_s:.1f} s behind the last part, {seen.after_s:.1f} s in all"
-    )
+    say(f"{rows} rows, {seen.record['bytes']} bytes: {merged_s:.1f} s after the last part, {seen.after_s:.1f} s in all")
     return {"join_s": merged_s, "join_all_s": seen.after_s, "join_rss_bytes": await peak}
 
 
-async def _crowd(desk: Desk, servers: Servers, pid: int, reports: int, say: Say) -> Figures:
+async def _crowd(client: ReportClient, servers: Servers, pid: int, reports: int, say: Say) -> Figures:
     """Return how many of a crowd were made, what Redis held at most, and what the idle process takes afterwards."""
-    with redis.Redis.from_url(servers.redis_url) as client:
-        client.config_resetstat()
+    with redis.Redis.from_url(servers.redis_url) as store:
+        store.config_resetstat()
         conditions = [{"seconds": [0, 0, 0, 0], "rows": CROWD_ROWS, "run": run} for run in range(reports)]
-        seen = await desk.ask_many("gather", conditions)
-        peak = int(client.info("memory")["used_memory_peak"])
+        seen = await client.ask_many("gather", conditions)
+        peak = int(store.info("memory")["used_memory_peak"])
     done = sum(one.record["status"] == "finished" for one in seen)
     whole = sum(one.record["rows"] == CROWD_ROWS for one in seen)
     if whole != done:
@@ -155,8 +153,8 @@ async def _crowd(desk: Desk, servers: Servers, pid: int, reports: int, say: Say)
     }
 
 
-async def _finished(desk: Desk, kind: str, conditions: dict[str, Any]) -> Seen:
-    seen = await desk.ask(kind, conditions)
+async def _finished(client: ReportClient, kind: str, conditions: dict[str, Any]) -> Seen:
+    seen = await client.ask(kind, conditions)
     if seen.record["status"] != "finished":
         raise RuntimeError(f"{kind}: {seen.record['error']}")
     return seen
@@ -170,7 +168,7 @@ def _between_s(seen: Seen, first: str, second: str) -> float:
 
 
 async def _peak_bytes(pid: int) -> int:
-    """Return, when cancelled, what a process and its children held at most together; looked at ten times a second."""
+    """Return, when cancelled, what a process and its children held at most together; sampled ten times a second."""
     peak = 0
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The program of ``bench gather``: four listeners that take as long as the conditions say, and bring as many rows."""
+"""The program of ``bench gather``: four listeners that take as long as the conditions say, and yield as many rows."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What a bench stands on: a database of its own on a server of its own, and worker processes.
+"""The environment of a bench: a database of its own on a server of its own, and worker processes.
 
 Without ``TICKWRIGHT_DATABASE_URL`` the bench starts a server from the embedded binaries with the settings that
 ``docs/performance.md`` names; with it, it makes a database on that server and drops it. It never touches a
@@ -113,7 +113,7 @@ class Ground:
         return [line.split() for line in self.log().read_text().splitlines()]
 
     def stop_one(self, process: "subprocess.Popen[bytes]") -> None:
-        """Stop one process, politely first."""
+        """Stop one process by SIGTERM first."""
         self.workers.remove(process)
         process.send_signal(signal.SIGTERM)
         try:
@@ -123,13 +123,13 @@ class Ground:
             process.wait()
 
     def kill_one(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill one process without a word."""
+        """Kill one process."""
         self.workers.remove(process)
         process.kill()
         process.wait()
 
     def stop(self) -> None:
-        """Stop the workers, politely first."""
+        """Stop the workers by SIGTERM first."""
         for process in self.workers:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -142,7 +142,7 @@ class Ground:
         self.workers.clear()
 
     def kill9(self) -> None:
-        """Kill the workers without a word."""
+        """Kill the workers."""
         for process in self.workers:
             process.kill()
             process.wait()
@@ -218,7 +218,7 @@ class Ground:
 
 @contextmanager
 def open_ground() -> Iterator[Ground]:
-    """Make the database, and take it away again with everything that works on it."""
+    """Make the database, and at the end drop it and stop everything that works on it."""
     folder = Path(tempfile.mkdtemp(prefix="twb"))
     given = os.environ.get("TICKWRIGHT_DATABASE_URL")
     server = None if given else EmbeddedServer(folder / "home", SETTINGS)

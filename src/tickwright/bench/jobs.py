@@ -111,7 +111,7 @@ def drain(ground: Ground, jobs: int, *, workers: int, keep: bool) -> float:
 def let_drain(ground: Ground, jobs: int, task_type: str = "noop", within_s: float = 120) -> float:
     """Let a paused type go on; return jobs a second from its first claim to its last completion.
 
-    The instrument must not be part of what it measures: it looks at single rows by their key, and counts the
+    The instrument must not be part of what it measures: it reads single rows by their key, and counts the
     table only when the job that is due last has gone. Counting all the time took a tenth of two cores.
     """
     first, last = ground.one(SQL["due_first"], task_type), ground.one(SQL["due_last"], task_type)
@@ -158,4 +158,4 @@ async def enqueue_single(ground: Ground, jobs: int) -> float:
 
 
 async def _noop(_job: object, shipment_id: int) -> None:
-    """Stand for a handler; nothing runs here."""
+    """Replace a handler; nothing runs here."""

@@ -1,6 +1,6 @@
 """``tickwright bench obstacles``: a good type's drain and lateness beside what makes other schedulers stall.
 
-Beside it wait a hundred thousand due jobs each of a saturated, a paused and an unknown type; or somebody's
+Beside it wait a hundred thousand due jobs each of a saturated, a paused and an unknown type; or another
 transaction has been open since before the first job, so that no dead row can be removed.
 """
 
@@ -22,7 +22,7 @@ BARS = {
     "p99_beside_blocked_ms": "as p99_free_ms",
     "p99_old_snapshot_ms": "as p99_free_ms",
 }
-BLOCKED = ("noop.saturated", "noop.paused", "nobody.knows")
+BLOCKED = ("noop.saturated", "noop.paused", "unknown.type")
 RATE_PER_S = 2000
 FEED_S = 0.5
 AHEAD_S = 2.0
@@ -96,7 +96,7 @@ def _late(ground: Ground, seconds: int, *, blocked: int, clear: bool = True) -> 
     if clear:
         ground.clear()
     ground.log().unlink(missing_ok=True)
-    ground.start(keep=False)  # a drain behind it finds the types as this worker declared them
+    ground.start(keep=False)  # a drain after it finds the types as this worker declared them
     _block(ground, blocked)
     _feed(ground, seconds)
     last = ground.one(SQL["due_last"], "late")

@@ -23,8 +23,8 @@ INSERT = (
 )
 
 
-INSERT_NOBODY = (
-    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) VALUES (now(), 'nobody', '{}');"
+INSERT_UNKNOWN = (
+    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) VALUES (now(), 'unknown', '{}');"
 )
 EACH = 3000
 
@@ -64,23 +64,23 @@ def _one_run(ground: Ground, options: argparse.Namespace, environment: dict[str,
 
 
 def _trigger_cost(ground: Ground) -> Figures:
-    """Rows a second from sixteen connections beside an idle worker, due now: with the doorbell and without."""
+    """Rows a second from sixteen connections beside an idle worker, due now: with and without the trigger."""
     ground.clear()
     ground.start()
-    with_bell = [_insert_rate(ground) for _ in range(3)]
+    with_trigger = [_insert_rate(ground) for _ in range(3)]
     ground.run("ALTER TABLE tickwright.scheduled_tasks DISABLE TRIGGER scheduled_tasks_inserted")
     without = [_insert_rate(ground) for _ in range(3)]
     ground.run("ALTER TABLE tickwright.scheduled_tasks ENABLE TRIGGER scheduled_tasks_inserted")
     ground.stop()
     return {
-        "insert_16_per_s": sorted(with_bell)[1],
+        "insert_16_per_s": sorted(with_trigger)[1],
         "insert_16_no_trigger_per_s": sorted(without)[1],
-        "insert_16_of_no_trigger": sorted(with_bell)[1] / sorted(without)[1],
+        "insert_16_of_no_trigger": sorted(with_trigger)[1] / sorted(without)[1],
     }
 
 
 def _insert_rate(ground: Ground) -> float:
-    """Rows of a type that nobody runs, so that only the inserts are measured."""
-    rate = ground.pgbench(INSERT_NOBODY, clients=CONNECTIONS, transactions=EACH)
-    ground.run("DELETE FROM ONLY tickwright.scheduled_tasks WHERE task_type = 'nobody'")
+    """Rows of an unknown type, so that only the inserts are measured."""
+    rate = ground.pgbench(INSERT_UNKNOWN, clients=CONNECTIONS, transactions=EACH)
+    ground.run("DELETE FROM ONLY tickwright.scheduled_tasks WHERE task_type = 'unknown'")
     return rate

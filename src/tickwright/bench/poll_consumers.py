@@ -1,7 +1,7 @@
 """How many polls a second one consumer carries out: read, asked of a courier that answers in 50 ms, effect written.
 
 The consumer is the real program with its default settings, alone in its process. Its polls wait when it starts, in the
-topic or in the queue inside PostgreSQL, brought there by the real relay. The ledger says when which effect was written.
+topic or in the queue inside PostgreSQL, put there by the real relay. The ledger says when which effect was written.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The Kafka of a bench: names of its own there, and nothing of it left behind, there and in the database."""
+"""The Kafka of a bench: names of its own there, and nothing of it left, there and in the database."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _numbers = count(1)
 
 @contextmanager
 def borrowed_kafka(ground: Ground, bootstrap: str) -> Iterator[KafkaConfig]:
-    """Lend names on a Kafka that nobody used before; remove their topics, and forget what relays knew of them."""
+    """Lend unused names on a Kafka; remove their topics, and delete what relays recorded of them."""
     prefix = f"tickwright-bench-{os.getpid()}-{next(_numbers)}"
     try:
         yield KafkaConfig(bootstrap, prefix=prefix, replication=1, allow_single_broker=True)
@@ -27,7 +27,7 @@ def borrowed_kafka(ground: Ground, bootstrap: str) -> Iterator[KafkaConfig]:
 
 
 def kafka_environment(terms: KafkaConfig) -> dict[str, str]:
-    """Return what a process is told, so that polls go through Kafka."""
+    """Return the settings of a process whose polls go through Kafka."""
     return {
         "TICKWRIGHT_KAFKA_BOOTSTRAP": terms.bootstrap,
         "TICKWRIGHT_KAFKA_PREFIX": terms.prefix,

@@ -1,4 +1,4 @@
-"""How many polls a second one relay brings onto the topic, counted by a consumer that reads what is committed.
+"""How many polls a second one relay publishes to the topic, counted by a consumer that reads what is committed.
 
 Needs a Kafka at ``TICKWRIGHT_KAFKA_BOOTSTRAP``; makes topics with a prefix of its own there.
 """
@@ -63,7 +63,7 @@ async def _publish(pool: Pool, partner: int, account: int, *, first_row: int, ro
     """Fill the outbox with so many rows of a thousand polls; return the seconds until they are published and marked."""
     await pool.execute(SQL["fill_outbox"], rows, partner, account, first_row)
     started = time.perf_counter()
-    while await pool.fetchval(SQL["unpublished"]):  # noqa: ASYNC110  nobody tells who only looks
+    while await pool.fetchval(SQL["unpublished"]):  # noqa: ASYNC110  nothing notifies a reader
         await asyncio.sleep(CHECK_S)
     return time.perf_counter() - started
 

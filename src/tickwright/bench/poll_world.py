@@ -1,7 +1,7 @@
-"""Trackers on wheels whose time passes as fast as the turns go: what ``bench polling`` turns and measures.
+"""Trackers on wheels whose time passes as fast as polls are selected: what ``bench polling`` measures.
 
-The loops are the product's own. They work under a lease that nobody else wants, so that each transaction of theirs can
-be timed; what a relay and consumers would do with the polls is one statement between the turns.
+The loops are the product's own. They work under a lease without competition, so that each transaction of theirs can
+be timed; what a relay and consumers would do with the polls is one statement between the time slots.
 """
 
 import time
@@ -29,7 +29,7 @@ SLICE_BUCKETS = 5 * BUCKETS_A_MINUTE
 TURNS_PER_CLEARING = 8
 VACUUM_MINUTES = 60
 VACUUM_WITHIN_S = 600.0
-NEWS = "pg:bench.poll-events"
+EVENTS = "pg:bench.poll-events"
 INTERVAL_MINUTES = 120
 """Growth is counted in intervals of so many minutes."""
 
@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 
 class TimedLease:
-    """A lease that nobody else wants; notes how long each transaction under it took.
+    """A lease without competition; notes how long each transaction under it took.
 
     Attributes:
         steps_ms: Milliseconds of each transaction.
@@ -57,7 +57,7 @@ class TimedLease:
         self.waits = True
 
     def holds(self) -> bool:
-        """Nobody takes it."""
+        """Return that it is held."""
         return True
 
     @asynccontextmanager
@@ -82,7 +82,7 @@ class World:
         self.pool = pool
         self.longest = max(minutes for minutes, _ in intervals)
         self._intervals = intervals
-        self._registrar, self._selector, self._corrector = Registrar(), Selector(), Corrector(NEWS)
+        self._registrar, self._selector, self._corrector = Registrar(), Selector(), Corrector(EVENTS)
         self._leases = {name: TimedLease(pool, name) for name in ("registrar", "selector", "corrector")}
         self._accounts: list[int] = []
         self._partners: list[int] = []
@@ -119,9 +119,9 @@ class World:
         return trackers / (time.perf_counter() - started)
 
     async def begin_turns(self, at: datetime | None = None) -> datetime:
-        """Let every slot's next turn be at ``at`` or later; return ``at``, by default the minute after the next.
+        """Let every time slot be next due at ``at`` or later; return ``at``, by default the minute after the next.
 
-        Nobody selected while trackers were being placed: without this the turns of those minutes would be missed ones.
+        Nothing was selected while trackers were being placed: without this the polls of those minutes would be missed.
         """
         async with self.pool.acquire() as connection:
             _, next_minute = await loops.read_clock(connection)
@@ -139,7 +139,7 @@ class World:
     # ------------------------------------------------------------------ turns
 
     async def _turns(self, minutes: int) -> list[loops.DueSlot]:
-        """Return the turns of the next minutes behind those that were turned."""
+        """Return the due time slots of the minutes after those that were selected."""
         if self._until is None:
             self._until = await self.begin_turns() - timedelta(minutes=1)
         self._until += timedelta(minutes=minutes)
@@ -147,7 +147,7 @@ class World:
             return await loops.due_slots(connection, self._until)
 
     async def select_minutes(self, minutes: int) -> tuple[float, float]:
-        """Return the median seconds and bytes of WAL that it takes to select all turns of one minute."""
+        """Return the median seconds and bytes of WAL that it takes to select all polls of one minute."""
         seconds, wal = [], []
         for _ in range(minutes):
             turns = await self._turns(1)
@@ -161,7 +161,7 @@ class World:
         return median(seconds), median(wal)
 
     async def go_round(self, times: int, *, results: bool = False) -> None:
-        """Turn all wheels through the longest interval so many times, and look after what had its turn."""
+        """Select all polls of the longest interval so many times, and correct the time slots that have passed."""
         for minute in range(times * self.longest):
             for turn in await self._turns(1):
                 await self._selector.select(self._leases["selector"], turn)
@@ -257,6 +257,6 @@ def _peak(loads: Sequence[int]) -> float:
 
 
 def _over(loads: Sequence[int]) -> int:
-    """How many buckets are above what chance may bring: the mean and three of its roots."""
+    """How many buckets are above what chance allows: the mean and three of its roots."""
     mean = _mean(loads)
     return sum(load > mean + 3 * sqrt(mean) for load in loads)

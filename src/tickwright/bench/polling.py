@@ -1,6 +1,6 @@
 """``tickwright bench polling``: ten million trackers at couriers, in parts, or all of it at once with ``--end-to-end``.
 
-In parts: trackers on wheels, turned through whole intervals as fast as the database lets; one consumer against
+In parts: trackers on wheels, selected through whole intervals as fast as the database allows; one consumer against
 couriers; one relay; one scheduler that is killed. Kafka takes part where ``TICKWRIGHT_KAFKA_BOOTSTRAP`` is set.
 """
 
@@ -103,7 +103,7 @@ async def _turn(ground: Ground, options: argparse.Namespace, say: Callable[[str]
 
 
 async def _levelled(world: World, options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
-    """Turn the wheels after a third has ended, after an import, and for as long as growth is looked at."""
+    """Select polls after a third of the trackers has ended, after an import, and for as long as growth is measured."""
     since = await world.transaction_id()
     await world.go_round(2)
     steps_ms = world.steps_ms
@@ -130,7 +130,7 @@ def _relay(ground: Ground, bootstrap: str | None, _options: argparse.Namespace, 
 def _detect(
     ground: Ground, _bootstrap: str | None, _options: argparse.Namespace, _say: Callable[[str], None]
 ) -> Figures:
-    """Return the seconds from the end of the only scheduler to the alert that says so."""
+    """Return the seconds from the end of the only scheduler to its alert."""
     ground.run("UPDATE tickwright.poll_slots SET next_due_at = now() + interval '1 hour'")
     scheduler = ground.launch("scheduler", environment={"TICKWRIGHT_LOG_LEVEL": "error"})
     held = "SELECT count(*) FROM tickwright.job_config WHERE job_name = 'selector' AND running"

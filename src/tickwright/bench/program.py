@@ -23,12 +23,12 @@ async def noop(_job: Job, shipment_id: int) -> None:
 
 @app.job("noop.paused", keep_history=_keep)
 async def paused(_job: Job) -> None:
-    """Wait for an operator: the benches pause this type."""
+    """Wait until an operator resumes it: the benches pause this type."""
 
 
 @app.job("noop.saturated", concurrency=1, keep_history=_keep)
 async def saturated(_job: Job) -> None:
-    """Keep the type's only place for as long as the bench runs."""
+    """Keep the type's only slot for as long as the bench runs."""
     await asyncio.sleep(3600)
 
 

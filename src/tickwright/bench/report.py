@@ -1,4 +1,4 @@
-"""How a bench speaks: one JSON object, or a table with the bar beside each figure."""
+"""The output of a bench: one JSON object, or a table with the bar beside each figure."""
 
 import argparse
 import json
@@ -34,11 +34,11 @@ def run_bench(
 
     Args:
         name: Of the bench.
-        arguments: What the command line gave behind the name.
+        arguments: Those of the command line after the name.
         measure: Takes the ground, the options and a way to say what happens (on standard error).
         options: Adds the bench's own options.
-        bars: What each figure is held against, in words.
-        details: What ``measure`` has to say beside its figures, put there while it measures; in the JSON object only.
+        bars: What each figure is compared with, as text.
+        details: What ``measure`` reports beside its figures, put there while it measures; in the JSON object only.
     """
     parser = argparse.ArgumentParser(prog=f"tickwright bench {name}")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")

@@ -30,7 +30,7 @@ def enqueue_rest(ground: Ground) -> float:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     client = multiprocessing.get_context("spawn").Process(target=_ask, args=(theirs, port, key), daemon=True)
     client.start()
-    theirs.close()  # so that its death ends our waiting
+    theirs.close()  # so that its end ends our waiting
     try:
         seconds: float = ours.recv()
     finally:
@@ -42,7 +42,7 @@ def enqueue_rest(ground: Ground) -> float:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

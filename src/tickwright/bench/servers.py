@@ -43,7 +43,7 @@ class Servers:
     redis_pid: int | None
 
     def environment(self) -> dict[str, str]:
-        """Return what a process is told."""
+        """Return the settings of a process that uses them."""
         return {
             "TICKWRIGHT_AMQP_URL": self.amqp_url,
             "TICKWRIGHT_AMQP_PREFIX": self.prefix,

@@ -276,7 +276,7 @@ def _pressure(facts: Any) -> Iterator[Finding]:
     else:
         yield Finding("connections", "ok", f"{free} of {facts['max_connections']} are free")
     if facts["oldest_transaction_s"] > OLD_TRANSACTION_S:
-        says = f"somebody's transaction is open for {facts['oldest_transaction_s']:.0f} s; dead rows pile up behind it"
+        says = f"a transaction is open for {facts['oldest_transaction_s']:.0f} s; VACUUM keeps dead rows because of it"
         yield Finding("transactions", "warn", says, "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start")
 
 

@@ -187,7 +187,7 @@ async def open_databases(
     If the settings already have a TOML file, they stay unchanged, and ``loans`` stay closed.
     """
     if settings.config is not None:
-        show("  example   no reports and no campaign: TICKWRIGHT_CONFIG is set, and sources stand in one file")
+        show("  example   no reports and no campaign: TICKWRIGHT_CONFIG is set, and sources are read from one file")
         yield settings
         return
     urls = {name: await asyncio.to_thread(ensure_database, database_url, name) for name in (USERS, FUND, SOURCE)}

@@ -20,7 +20,7 @@ class Role(IntEnum):
 SCOPES: Mapping[str, str] = MappingProxyType({
     "jobs:schedule": "schedules jobs, one or many",
     "reports:deliver": "reads what a part of a report is to contain, delivers it, or refuses it",
-    "trackers:events": "brings news of trackers that a courier sent",
+    "trackers:events": "reports events of trackers that a courier sent",
     "trackers:register": "registers trackers, one or many, and ends them",
 })  # fmt: skip
 """Rights of a key without a role: a scope opens the routes that name it, and no other."""

@@ -236,7 +236,7 @@ class Shares:
         self._held += 1
 
     def _begin_waiting(self) -> None:
-        """Let requests begin while there is room, one per caller in turn."""
+        """Let requests begin while there is room, one per caller, in rotation."""
         while (caller_id := self._next()) is not None:
             caller = self._callers[caller_id] = self._callers.pop(caller_id)
             waiter = next(iter(caller.waiting))

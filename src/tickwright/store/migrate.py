@@ -73,7 +73,7 @@ class _LockNotAvailable(Exception):
 
 
 def _connect(url: str) -> psycopg.Connection:
-    """Connect to the server that takes writes; libpq tries several in turn, with the timeout for each."""
+    """Connect to the server that takes writes; libpq tries several one after the other, with the timeout for each."""
     timeout_s = servers(url)[0].connect_timeout_s or CONNECT_TIMEOUT_S
     return psycopg.connect(driver_url(url), connect_timeout=timeout_s, target_session_attrs="read-write")
 

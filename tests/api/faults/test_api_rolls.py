@@ -1,4 +1,4 @@
-"""Two processes of the API while clients schedule: drained and replaced in turn, paused, and nothing is asked twice."""
+"""Two processes of the API while clients schedule: each is drained, replaced and paused, and no job is made twice."""
 
 import asyncio
 import signal
@@ -30,14 +30,14 @@ _WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = '
 
 @pytest.fixture
 async def key(pool: Pool) -> str:
-    """Of an operator; the type of the jobs is there."""
+    """The key of an operator; the type of the jobs is registered."""
     service = JobService(pool, enqueuer=Enqueuer(pool), allow_target=allow_all)
     await service.types.put("later", TaskTypeRequest(target="python:later"), caller=ADMIN)
     return (await ApiKeys(pool).create("test", Role.OPERATOR, caller=ADMIN)).key
 
 
 class Load:
-    """Clients that schedule at several addresses: what one does not answer is asked of the next, under the same key."""
+    """Clients that schedule at several addresses: an unanswered request goes to the next one, with the same key."""
 
     def __init__(self, addresses: list[str], key: str) -> None:
         self.addresses, self._headers = addresses, {"Authorization": f"Bearer {key}"}
@@ -47,7 +47,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Schedule for the length of the block; every request that was begun is acknowledged at its end."""
+        """Schedule for the length of the block; at its end every request that was begun is acknowledged."""
         tasks = [asyncio.create_task(self._client(number)) for number in range(CLIENTS)]
         try:
             yield
@@ -63,18 +63,18 @@ class Load:
     async def _client(self, client: int) -> None:
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
-            turn = client
+            attempt = client
             number = 0
             while not self.over.is_set():
                 name = f"{client}-{number}"
                 body = {"task_type": "later", "idempotency_key": name, "delay": "1h"}
                 while name not in self.acknowledged:
-                    turn += 1
+                    attempt += 1
                     with suppress(aiohttp.ClientError, TimeoutError):
-                        await self._ask(session, self.addresses[turn % len(self.addresses)], name, body)
+                        await self._post(session, self.addresses[attempt % len(self.addresses)], name, body)
                 number += 1
 
-    async def _ask(self, session: aiohttp.ClientSession, address: str, name: str, body: dict[str, Any]) -> None:
+    async def _post(self, session: aiohttp.ClientSession, address: str, name: str, body: dict[str, Any]) -> None:
         async with session.post(f"{address}/v1/jobs", json=body) as answer:
             self.statuses.add(answer.status)
             if answer.status in {200, 201}:
@@ -87,7 +87,7 @@ async def _check(pool: Pool, load: Load) -> None:
     assert len(rows) == len(load.acknowledged)
 
 
-async def test_replicas_are_drained_and_replaced_in_turn_under_load(
+async def test_replicas_are_drained_and_replaced_one_by_one_under_load(
     database_url: str, pool: Pool, key: str, tmp_path: Path
 ) -> None:
     """Each request is answered, none with an error, each job is there once; a drain ends by itself with exit code 0."""
@@ -110,29 +110,27 @@ async def test_replicas_are_drained_and_replaced_in_turn_under_load(
 async def test_a_request_under_way_is_answered_by_a_replica_that_drains(
     database_url: str, pool: Pool, key: str, tmp_path: Path
 ) -> None:
-    """It takes no new connection, and the one that waits for the database gets its 201."""
+    """It accepts no new connection, and the request that waits for the database gets its 201."""
     holder = await asyncpg.connect(database_url)
     async with api_process(database_url, tmp_path) as (address, child):
         load = Load([address], key)
         await holder.execute("BEGIN; LOCK TABLE tickwright.scheduled_tasks IN SHARE MODE")
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session:
             body = {"task_type": "later", "idempotency_key": "under way", "delay": "1h"}
-            asked = asyncio.create_task(load._ask(session, address, "under way", body))
+            sending = asyncio.create_task(load._post(session, address, "under way", body))
             await eventually_async(lambda: holder.fetchval(_WAITS), 30, what="the request waits for the database")
             child.send_signal(signal.SIGTERM)
             await eventually_async(lambda: _refuses(address), 30, what="it takes no connection")
             holder.terminate()
-            await asked
+            await sending
         assert await asyncio.to_thread(child.wait, 60) == 0
     assert load.statuses == {201}
     await _check(pool, load)
 
 
 @pytest.mark.storm
-async def test_a_replica_that_is_paused_makes_no_job_twice(
-    database_url: str, pool: Pool, key: str, tmp_path: Path
-) -> None:
-    """What it had begun it finishes when it goes on; the clients have long been answered by the other one."""
+async def test_a_paused_replica_makes_no_job_twice(database_url: str, pool: Pool, key: str, tmp_path: Path) -> None:
+    """Once it runs again it finishes what it began; the other replica has answered the clients by then."""
     async with AsyncExitStack() as replicas:
         both = [await replicas.enter_async_context(api_process(database_url, tmp_path)) for _ in range(2)]
         load = Load([address for address, _ in both], key)

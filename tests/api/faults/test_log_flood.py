@@ -24,7 +24,7 @@ KINDS = {
 
 
 def test_refused_requests_of_one_kind_are_one_line_in_ten_seconds(database_url: str, tmp_path: Path) -> None:
-    """Two hundred of each kind get their response, or leave before it, and the log of the process stays short."""
+    """Two hundred of each kind get their response, or disconnect before it, and the log of the process stays short."""
     port, log = free_port(), tmp_path / "api.log"
     binds = {"API_BIND": f"127.0.0.1:{port}", "METRICS_BIND": f"127.0.0.1:{free_port()}"}
     child = spawn(
@@ -39,7 +39,7 @@ def test_refused_requests_of_one_kind_are_one_line_in_ten_seconds(database_url: 
             for number in range(REQUESTS):
                 assert _first_line(port, sent.replace(b"%03d", b"%03d" % number)).startswith(b"HTTP/1.1 4")
         for _ in range(REQUESTS):
-            _leave(port)
+            _disconnect(port)
         windows = 2 + int((time.monotonic() - begun_s) / EVERY_S)
         assert 0 < _warnings(log) - before <= len(KINDS) * windows
         eventually(lambda: log.read_text(encoding="utf-8").count("api.client_gone") > 0, 20)
@@ -58,7 +58,7 @@ def _first_line(port: int, sent: bytes) -> bytes:
         return b""
 
 
-def _leave(port: int) -> None:
+def _disconnect(port: int) -> None:
     """Begin a body, and reset the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as link:
         link.sendall(SIGN_IN + b"content-length: 50\r\n\r\n{")

@@ -1,4 +1,4 @@
-"""Changes have a bound too: an answer comes soon, says when nobody knows the outcome, and nothing is half done."""
+"""Changes have a bound: an answer comes soon and says if the outcome is unknown, and no change is half done."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,17 +21,19 @@ from tickwright.store.bounds import LEAST_S, within
 from tickwright.store.pool import RELEASE_BOUNDED_S, open_pool
 
 CHANGE_S = 0.5
-SOON_S = CHANGE_S + 2 * LEAST_S + RELEASE_BOUNDED_S + 4  # a busy machine's share among it; without bounds a minute
+SOON_S = CHANGE_S + 2 * LEAST_S + RELEASE_BOUNDED_S + 4  # for a busy machine, too; without bounds it takes a minute
 LIMITS = ApiLimits(change_timeout=timedelta(seconds=CHANGE_S), key_age_max=timedelta(minutes=5))
 JOB = {"task_type": "noop", "delay": "1d"}
 WAITING = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tickwright'"
+API_PROCESSES = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tickwright'"
+)
 GONE = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ANY ($1::integer[])"
 
 
 @pytest.fixture
 async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningApi]:
-    """An API whose changes have half a second; it knows its keys already."""
+    """An API whose changes have half a second; it has looked its keys up already."""
     monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.COLLECTED_S", CHANGE_S)
     monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.TYPES_FRESH_S", 600.0)
     async with running_api(database_url, limits=LIMITS) as running:
@@ -39,13 +41,13 @@ async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield running
 
 
-async def lent(other: asyncpg.Connection) -> list[int]:
-    """Every server process that the API has a connection to."""
-    return [row["pid"] for row in await other.fetch(OURS)]
+async def api_processes(other: asyncpg.Connection) -> list[int]:
+    """Return the server processes of all connections of the API."""
+    return [row["pid"] for row in await other.fetch(API_PROCESSES)]
 
 
 async def unknown(sending: Any) -> Answer:
-    """Check that the answer comes soon and says that nobody knows."""
+    """Check that the answer comes soon and says that the outcome is unknown."""
     now = asyncio.get_running_loop().time
     began_s = now()
     answer: Answer = await sending
@@ -54,11 +56,11 @@ async def unknown(sending: Any) -> Answer:
     return answer
 
 
-async def test_a_job_that_nobody_answers_for_is_there_once_whoever_asks_again(
+async def test_a_job_with_an_unknown_outcome_is_made_once_by_repeated_requests(
     api: RunningApi, other: asyncpg.Connection
 ) -> None:
-    """Server processes are stopped: 504 soon; the same key again makes the job, and the late ones make no second."""
-    pids, keyed = await lent(other), {"headers": {"Idempotency-Key": "mine"}}
+    """Server processes are stopped: 504 soon; the same key again makes the job, and late statements make no second."""
+    pids, keyed = await api_processes(other), {"headers": {"Idempotency-Key": "mine"}}
 
     async def again() -> Any:
         answer = await api.admin.post("/v1/jobs", JOB, **keyed)
@@ -80,7 +82,7 @@ async def test_a_job_that_nobody_answers_for_is_there_once_whoever_asks_again(
 async def test_a_change_of_several_statements_is_whole_or_not_at_all(
     api: RunningApi, other: asyncpg.Connection
 ) -> None:
-    """The server process is stopped in a transaction: when it goes on, it finds nobody and takes it back."""
+    """The server process is stopped in a transaction: when it runs again, its client is gone and it rolls back."""
     locking = other.transaction()
     await locking.start()
     await other.execute("LOCK TABLE tickwright.audit IN ACCESS EXCLUSIVE MODE")
@@ -104,7 +106,7 @@ async def test_a_change_of_several_statements_is_whole_or_not_at_all(
 
 
 async def test_a_change_that_waits_for_a_lock_ends_in_time(api: RunningApi, other: asyncpg.Connection) -> None:
-    """The server hears the cancel: the connection is as good as before, and no statement goes on."""
+    """The server receives the cancel: the connection can be used again, and no statement is left."""
     locking = other.transaction()
     await locking.start()
     await other.execute("LOCK TABLE tickwright.task_types IN ACCESS EXCLUSIVE MODE")
@@ -118,8 +120,8 @@ async def test_a_change_that_waits_for_a_lock_ends_in_time(api: RunningApi, othe
     assert (await api.admin.post("/v1/task-types/noop/pause")).status == 200
 
 
-async def test_who_comes_while_a_write_hangs_is_served_behind_it(api: RunningApi, other: asyncpg.Connection) -> None:
-    """One write serves many callers: it has its own time, and those behind it are served by the next connection."""
+async def test_requests_behind_a_write_that_hangs_are_served(api: RunningApi, other: asyncpg.Connection) -> None:
+    """One write serves many callers: it has its own time, and later requests are served by the next connection."""
 
     async def job() -> str:
         answer = await api.admin.post("/v1/jobs", JOB)
@@ -127,12 +129,12 @@ async def test_who_comes_while_a_write_hangs_is_served_behind_it(api: RunningApi
 
     with stopped(await api.pool.fetchval("SELECT pg_backend_pid()")):
         async with asyncio.timeout(SOON_S):
-            heard = await asyncio.gather(*(job() for _ in range(6)))
-    assert set(heard) == {"outcome_unknown", "made"}
+            answers = await asyncio.gather(*(job() for _ in range(6)))
+    assert set(answers) == {"outcome_unknown", "made"}
 
 
-async def test_a_loop_that_serves_many_gives_each_the_whole_time(database_url: str) -> None:
-    """Two that do not fit together are two pieces of work."""
+async def test_a_loop_for_many_callers_gives_each_call_the_whole_time(database_url: str) -> None:
+    """Two statements that exceed the time together are two calls."""
     pool = await open_pool(database_url, max_size=1)
     try:
         with within(1.0) as bound:
@@ -143,8 +145,8 @@ async def test_a_loop_that_serves_many_gives_each_the_whole_time(database_url: s
         await pool.close()
 
 
-async def test_an_action_on_many_keeps_its_own_time(api: RunningApi, other: asyncpg.Connection) -> None:
-    """It waits for a lock longer than a single change may."""
+async def test_a_bulk_action_has_its_own_bound(api: RunningApi, other: asyncpg.Connection) -> None:
+    """It may wait for a lock longer than a single change."""
     locking = other.transaction()
     await locking.start()
     await other.execute("LOCK TABLE tickwright.audit IN ACCESS EXCLUSIVE MODE")
@@ -155,8 +157,10 @@ async def test_an_action_on_many_keeps_its_own_time(api: RunningApi, other: asyn
     assert (await cancelling).json["changed"] == 1
 
 
-async def test_the_time_of_a_body_is_not_the_databases(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body may come slower than a change may take: its time begins with its first statement."""
+async def test_the_time_of_a_body_does_not_count_for_the_database(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body may take longer than a change: the time of the change begins with its first statement."""
     monkeypatch.setattr("tickwright.store.bounds.LEAST_S", 0.001)
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -168,27 +172,29 @@ async def test_the_time_of_a_body_is_not_the_databases(api: RunningApi, monkeypa
     assert (await api.admin.send("PUT", "/v1/task-types/slow", slowly(), headers=headers)).status == 201
 
 
-async def test_a_program_hears_the_same(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever schedules in his own process has the same error, not the driver's."""
+async def test_a_program_gets_the_same_error_as_an_http_client(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that schedules in its own process gets this error, not the driver's."""
     pool = await open_pool(database_url, max_size=2)
     enqueuer = Enqueuer(pool)
     service = JobService(pool, enqueuer=enqueuer, allow_target=allow_all)
     await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
     await enqueuer.schedule(NewJob("noop"))
     monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.COLLECTED_S", CHANGE_S)
-    with stopped(await pool.fetchval("SELECT pg_backend_pid()")), pytest.raises(Unavailable) as heard:
+    with stopped(await pool.fetchval("SELECT pg_backend_pid()")), pytest.raises(Unavailable) as answers:
         await enqueuer.schedule(NewJob("noop"))
-    assert heard.value.code == "outcome_unknown"
+    assert answers.value.code == "outcome_unknown"
     await pool.close()
 
 
 @pytest.mark.parametrize("path", ["/v1/task-types/a:b", "/v1/jobs/5/cancel", "/v1/keys", "/v1/accounts/dry-run/pause"])
-def test_what_concerns_one_thing_is_not_of_many(path: str) -> None:
-    """A colon in a name makes no action on a list of it."""
+def test_an_action_on_one_thing_is_no_bulk_action(path: str) -> None:
+    """A colon in a name does not make it an action on a list."""
     assert not is_of_many(path)
 
 
-async def test_every_action_on_a_list_is_of_many(api: RunningApi) -> None:
-    """Whatever the document names with a colon behind a collection."""
+async def test_every_action_on_a_list_is_a_bulk_action(api: RunningApi) -> None:
+    """Every path of the document with a colon after a collection."""
     paths = (await api.stranger.get("/v1/openapi.json")).json["paths"]
     assert all(is_of_many(path) for path in paths if ":" in path)

@@ -1,4 +1,4 @@
-"""Reads have a bound: whatever the database does, a GET is answered soon, and nothing goes on running for it."""
+"""Reads have a bound: whatever the database does, a GET is answered soon, and no statement runs on for it."""
 
 import asyncio
 import re
@@ -17,13 +17,13 @@ from tickwright.store.bounds import LEAST_S, TookTooLong, within
 from tickwright.store.pool import RELEASE_BOUNDED_S, open_pool
 
 READ_S = 0.1
-SOON_S = READ_S + 2 * LEAST_S + RELEASE_BOUNDED_S + 4  # a busy machine's share among it; without bounds a minute
+SOON_S = READ_S + 2 * LEAST_S + RELEASE_BOUNDED_S + 4  # for a busy machine, too; without bounds it takes a minute
 LIMITS = ApiLimits(read_timeout=timedelta(seconds=READ_S), key_age_max=timedelta(minutes=5))
 STREAMS = {"/v1/stream"}
 NO_DATABASE = {
     "/v1/session", "/v1/openapi.json", "/v1/overview", "/v1/dead-letters/reports", "/healthz", "/readyz", "/metrics"
 }  # fmt: skip
-"""Answered from what the process knows, or by RabbitMQ."""
+"""Answered from the memory of the process, or by RabbitMQ."""
 LOCK = """
 DO $$ DECLARE t text; BEGIN
   FOR t IN SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -40,19 +40,19 @@ SELECT count(*) FROM pg_stat_activity
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[RunningApi]:
-    """An API whose reads have a tenth of a second; a key is believed for as long as a test lasts."""
+    """An API whose reads have a tenth of a second; a key is cached for as long as a test lasts."""
     async with running_api(database_url, limits=LIMITS) as running:
         yield running
 
 
 def filled(path: str) -> str:
-    """A path with something in every place, and what it must be asked with."""
+    """Return a path with a value for every parameter, and the required query."""
     return re.sub(r"\{[a-z_]+\}", "5", path)
 
 
 @pytest.mark.storm
 async def test_every_read_ends_in_time_while_nothing_can_be_read(api: RunningApi, other: asyncpg.Connection) -> None:
-    """Somebody locks every table: each GET route says ``query_too_slow`` and leaves no statement behind."""
+    """A transaction locks every table: each GET route answers ``query_too_slow`` and leaves no statement."""
     paths = (await api.stranger.get("/v1/openapi.json")).json["paths"]
     reads = sorted(path for path, item in paths.items() if "get" in item and path not in STREAMS)
     assert (await api.admin.get("/v1/session")).status == 200
@@ -78,8 +78,8 @@ async def test_every_read_ends_in_time_while_nothing_can_be_read(api: RunningApi
     assert (await api.admin.get("/v1/jobs")).status == 200
 
 
-async def test_a_change_is_not_bound_by_it(api: RunningApi, other: asyncpg.Connection) -> None:
-    """Who changes something waits for a lock as before: it is not cut in the middle."""
+async def test_a_change_is_not_bounded_by_the_time_of_reads(api: RunningApi, other: asyncpg.Connection) -> None:
+    """A change waits for a lock as before: it is not cut off."""
     locking = other.transaction()
     await locking.start()
     await other.execute("LOCK TABLE tickwright.task_types IN ACCESS EXCLUSIVE MODE")
@@ -91,13 +91,13 @@ async def test_a_change_is_not_bound_by_it(api: RunningApi, other: asyncpg.Conne
 
 
 async def a_process_of(pool: asyncpg.Pool) -> int:
-    """Return the server process of a connection that the pool has."""
+    """Return the server process of a connection of the pool."""
     return int(await pool.fetchval("SELECT pg_backend_pid()"))
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/1"])
-async def test_a_server_process_that_is_stopped_holds_no_request(database_url: str, path: str) -> None:
-    """It hears no cancel: the answer comes all the same, the connection is given up, and the next one is new."""
+async def test_a_stopped_server_process_delays_no_request(database_url: str, path: str) -> None:
+    """It receives no cancel: the answer comes all the same, the connection is dropped, and the next one is new."""
     async with running_api(database_url, limits=LIMITS) as api:
         assert (await api.admin.get("/v1/session")).status == 200
         with stopped(await a_process_of(api.pool)):
@@ -108,10 +108,8 @@ async def test_a_server_process_that_is_stopped_holds_no_request(database_url: s
             assert (await api.admin.get("/v1/jobs")).status == 200
 
 
-async def test_a_connection_that_nobody_answers_for_is_given_up(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where nothing is bound, as in loops: who brings it back does not wait for the server's word."""
+async def test_an_unresponsive_connection_is_dropped(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a bound, as in loops: its release does not wait for the server's answer."""
     monkeypatch.setattr("tickwright.store.pool.RELEASE_S", READ_S)
     pool = await open_pool(database_url, max_size=1)
     with stopped(await a_process_of(pool)):
@@ -123,10 +121,10 @@ async def test_a_connection_that_nobody_answers_for_is_given_up(
 
 
 @pytest.mark.parametrize(("method", "path", "done"), [("GET", "/v1/jobs", 200), ("POST", "/v1/jobs", 201)])
-async def test_a_key_is_not_waited_for_without_end(
+async def test_the_lookup_of_a_key_is_bounded(
     database_url: str, monkeypatch: pytest.MonkeyPatch, method: str, path: str, done: int
 ) -> None:
-    """The look-up of a key has a bound too; what a stranger hears is that the database is away."""
+    """A client whose key is unknown gets the answer that the database is unavailable."""
     monkeypatch.setattr("tickwright.api.auth.LOOKUP_S", READ_S)
     body = {"task_type": "noop"} if method == "POST" else None
     async with running_api(database_url) as api:
@@ -135,8 +133,8 @@ async def test_a_key_is_not_waited_for_without_end(
             assert (await api.admin.send(method, path, body)).status == done
 
 
-async def test_the_statements_of_one_piece_of_work_share_its_time(database_url: str) -> None:
-    """Two that fit alone do not fit together; afterwards the connection is as good as before."""
+async def test_the_statements_of_one_request_share_its_time(database_url: str) -> None:
+    """Two that are short enough alone exceed it together; afterwards the connection can be used again."""
     pool = await open_pool(database_url, max_size=1)
     try:
         with pytest.raises(TookTooLong):
@@ -144,7 +142,7 @@ async def test_the_statements_of_one_piece_of_work_share_its_time(database_url: 
         assert await pool.fetchval("SELECT 1") == 1
         await _sleeps(pool, 5.0, 0.1, 0.1)
         with pytest.raises(TimeoutError), within(5.0):
-            await pool.fetchval("SELECT pg_sleep(1)", timeout=0.01)  # somebody's own bound, and his own error
+            await pool.fetchval("SELECT pg_sleep(1)", timeout=0.01)  # the caller's own bound, with its own error
     finally:
         await pool.close()
 
@@ -156,8 +154,8 @@ async def _sleeps(pool: Any, seconds: float, *sleeps_s: float) -> None:
                 await connection.execute("SELECT pg_sleep($1)", sleep_s)
 
 
-async def test_what_outlives_a_request_is_not_bound_by_it(database_url: str) -> None:
-    """A task that a read has started, such as one that serves others too, has its own time."""
+async def test_a_task_that_outlives_its_request_is_not_bounded_by_it(database_url: str) -> None:
+    """A task that a read has started, such as one for several requests, has its own time."""
     pool = await open_pool(database_url, max_size=2)
     try:
         with within(0.01):
@@ -172,8 +170,8 @@ async def _later(pool: Any) -> int:
     return int(await pool.fetchval("SELECT 1"))
 
 
-async def test_a_connection_is_waited_for_within_the_same_time(database_url: str) -> None:
-    """A read finds no free connection: it is told so in time."""
+async def test_the_wait_for_a_connection_counts_toward_the_bound(database_url: str) -> None:
+    """A read that finds no free connection gets its error in time."""
     pool = await open_pool(database_url, max_size=1)
     try:
         async with pool.acquire():

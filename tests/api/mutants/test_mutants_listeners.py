@@ -1,4 +1,4 @@
-"""Mutants of the listener: with a guard taken out, a hostile client holds what it should not."""
+"""Mutants of the listener: without a guard a hostile client holds more than its share."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,8 +23,14 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         "while 0 >",
         checks.check_the_unread,
     ),
-    ("made before it is read", BoundedProtocol._may_begin, "not self.flow.write_paused", "True", checks.check_the_next),
-    ("nobody is displaced", Admission._displace, "if connection.waits_for_client", "if False", checks.check_the_flood),
+    (
+        "answered before the last answer is read",
+        BoundedProtocol._may_begin,
+        "not self.flow.write_paused",
+        "True",
+        checks.check_the_next,
+    ),
+    ("no connection is displaced", Admission._displace, "if connection.waits_for_client", "if False", checks.check_the_flood),
     (
         "requests under way are displaced",
         Admission._displace,
@@ -35,31 +41,43 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("an upgrade ends a request", BoundedProtocol._parse, "line = ", "return; line = ", checks.check_upgrades),
     ("trailers are fields", BoundedProtocol._is_of_head, "return self._in_head", "return True", checks.check_trailers),
     ("trailers have no end", BoundedProtocol.data_received, "> HEAD_BYTES_MAX", "> inf", checks.check_trailers),
-    ("all may wait", BoundedProtocol._check_pipeline, ">= PIPELINED_MAX", ">= inf", checks.check_the_pipeline),
-    ("refused and read on", BoundedProtocol._refuse, "self._is_deaf = True", "", checks.check_the_fields),
+    (
+        "any number of requests may wait",
+        BoundedProtocol._check_pipeline,
+        ">= PIPELINED_MAX",
+        ">= inf",
+        checks.check_the_pipeline,
+    ),
+    (
+        "a refused connection is still read",
+        BoundedProtocol._refuse,
+        "self._is_deaf = True",
+        "",
+        checks.check_the_fields,
+    ),
     ("any number of fields", BoundedProtocol._count, "> FIELDS_MAX", "> inf", checks.check_the_fields),
     ("a segment has no bound", BoundedProtocol._count, "> HEAD_BYTES_MAX", "> inf", checks.check_the_fields),
     (
-        "read on behind the answer",
+        "a closing connection is still read",
         BoundedProtocol._reads_no_more,
         "return closes or",
         "return",
         checks.check_the_end_of_parsing,
     ),
     (
-        "a request does not hear of its client's end",
+        "a request outlives its client",
         BoundedProtocol._let_go,
         "if cycle is not None",
         "if False",
         checks.check_the_end_of_a_stream,
     ),
-    ("every name is ours", Hosts._is_accepted, "self._all or", "True or", checks.check_the_name),
+    ("every host name is accepted", Hosts._is_accepted, "self._all or", "True or", checks.check_the_name),
 ]
 GUARDS = [mutant[1:] for mutant in MUTANTS]
 
 
 @pytest.mark.parametrize(("function", "guard", "instead", "check"), GUARDS, ids=[mutant[0] for mutant in MUTANTS])
-async def test_a_mutant_is_caught(
+async def test_the_suite_notices_a_missing_guard_of_the_listener(
     monkeypatch: pytest.MonkeyPatch, function: Any, guard: str, instead: str, check: Check
 ) -> None:
     """Each check passes with the guard, and fails without it."""

@@ -1,4 +1,4 @@
-"""An expression on an audience: the source and this process select the same clients, wherever they are."""
+"""An expression on an audience: the source and this process select the same clients, in every kind of source."""
 
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -35,7 +35,7 @@ ROWS = [
 async def world(
     request: pytest.FixtureRequest, tmp_path: Path, empty_database_url: str
 ) -> AsyncIterator[AudienceWorld]:
-    """Each kind of place in turn, with the clients."""
+    """The clients in each kind of source."""
     async with audience_world(request.param, tmp_path, empty_database_url) as made:
         columns = {"id": "bigint", "age": "integer", "income": "numeric(12,2)", "country": "text", "vip": "boolean"}
         await made.fill({**columns, "since": "timestamptz"}, ROWS)
@@ -43,13 +43,13 @@ async def world(
 
 
 class OneByOne:
-    """An expression without its SQL: every client is judged here."""
+    """An expression without SQL: every client is judged in this process."""
 
     def __init__(self, judge: Judge) -> None:
         self.fields, self.judge = judge.fields, judge.judge
 
     def sql(self, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
-        """Return nothing."""
+        """Return no SQL."""
         del dialect, column, now
         return None
 

@@ -1,4 +1,4 @@
-"""Fields of an audience: each of its declared type wherever it comes from, judged and told about in the same way."""
+"""Fields of an audience: each has its declared type wherever it comes from, when judged and in actions."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -50,10 +50,10 @@ TEXTS = {"int": INTS, "double": DOUBLES, "bool": BOOLS, "timestamp": INSTANTS}
 
 
 class Everything:
-    """An expression that reads a field and selects who has it.
+    """An expression that reads fields and selects clients that have one.
 
     Args:
-        translated: It has SQL.
+        translated: Whether it has SQL.
     """
 
     def __init__(self, *fields: str, translated: bool) -> None:
@@ -61,20 +61,20 @@ class Everything:
         self.judged: list[Mapping[str, Any]] = []
 
     def sql(self, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
-        """Return the same."""
+        """Return the same test in SQL."""
         del dialect, now
         tests = " OR ".join(f"{column(field)} IS NOT NULL" for field in self.fields)
         return SqlFilter(tests, {}) if self._translated else None
 
     def judge(self, values: Mapping[str, Any], now: datetime) -> Verdict:
-        """Note what there is."""
+        """Note the values."""
         assert now == NOW
         self.judged.append(values)
         return Verdict.SELECTED if any(value is not None for value in values.values()) else Verdict.NOT
 
 
-def told(actions: Any) -> dict[str, Any]:
-    """Return what is told about each client."""
+def clients_of(actions: Any) -> dict[str, Any]:
+    """Return each client of these actions."""
     return {action.client_id: msgspec.json.decode(action.client) for action in actions}
 
 
@@ -84,12 +84,12 @@ def told(actions: Any) -> dict[str, Any]:
 async def test_a_text_is_read_as_the_declared_type_or_costs_its_client_only(
     audiences: AudienceWorld, kind: str, translated: bool
 ) -> None:
-    """The same texts are values everywhere; what is none fails no range, and the client is shown with the field."""
+    """Texts are valid alike in every source; an invalid one fails no range, and its client is shown with the field."""
     texts = TEXTS[kind]
     await audiences.fill({"id": "text", "said": "text"}, [(f"k{at}", text) for at, text in enumerate(texts)])
     terms = audiences.terms(fields={"value": {"type": kind, "column": "said"}}, columns=["said"])
     (read,) = await audiences.everything(terms, 100, Everything("value", translated=translated))
-    clients = told(read.actions)
+    clients = clients_of(read.actions)
     got = {client["said"]: client["value"] for client in clients.values()}
     good = {text: value for text, value in texts.items() if value is not BAD}
     if kind == "timestamp":
@@ -111,8 +111,8 @@ def _exact(value: Any) -> Any:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
-async def test_what_is_judged_and_told_is_of_the_declared_types(audiences: AudienceWorld, translated: bool) -> None:
-    """Numbers are numbers, instants are RFC 3339 in UTC, null is null; columns come beside them."""
+async def test_judged_and_written_values_have_the_declared_types(audiences: AudienceWorld, translated: bool) -> None:
+    """Numbers are numbers, instants are RFC 3339 in UTC, null is null."""
     columns = {"id": "bigint", "age": "integer", "income": "numeric(12,2)", "ok": "boolean", "since": "timestamptz"}
     await audiences.fill(
         {**columns, "note": "text"},
@@ -121,9 +121,9 @@ async def test_what_is_judged_and_told_is_of_the_declared_types(audiences: Audie
     fields = {"age": "int", "income": "double", "ok": "bool", "since": "timestamp", "note": "string"}
     judge = Everything("age", "since", "income", "ok", "note", translated=translated)
     (read,) = await audiences.everything(audiences.terms(fields=fields), 100, judge)
-    assert told(read.actions) == {
+    assert clients_of(read.actions) == {
         "1": {"age": 30, "income": 10.5, "ok": True, "since": "2026-01-31T08:00:00.25+00:00", "note": 'ü"\\'}
-    } or (audiences.kind == "sqlite" and told(read.actions)["1"]["since"] == "2026-01-31T08:00:00.250000+00:00")
+    } or (audiences.kind == "sqlite" and clients_of(read.actions)["1"]["since"] == "2026-01-31T08:00:00.250000+00:00")
     assert read.result.missing == 0
     if not translated or audiences.kind == "sqlite":
         since = datetime(2026, 1, 31, 8, 0, 0, 250_000, UTC)
@@ -135,48 +135,48 @@ async def test_what_is_judged_and_told_is_of_the_declared_types(audiences: Audie
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
-async def test_counts_say_what_became_of_every_member(audiences: AudienceWorld, translated: bool) -> None:
-    """Selected, not, missing, skipped: the same numbers whoever judges, and the same ones in a dry run."""
+async def test_every_member_is_in_one_count(audiences: AudienceWorld, translated: bool) -> None:
+    """Selected, not selected, missing, skipped: the same numbers from the source, from the judge and in a dry run."""
     ages = [10, 20, 30, None, None, 40]
     await audiences.fill({"id": "bigint", "age": "bigint"}, list(enumerate(ages)))
     terms = audiences.terms(fields={"age": "int"})
     (read,) = await audiences.everything(terms, 100, OlderThan(25, translated=translated))
     result = read.result
     assert (result.seen, result.selected, result.missing, result.skipped) == (6, 2, 2, 0)
-    assert told(read.actions) == {"2": {"age": 30}, "5": {"age": 40}}
+    assert clients_of(read.actions) == {"2": {"age": 30}, "5": {"age": 40}}
     found = await audiences.count(terms, OlderThan(25, translated=translated))
     assert (found.members, found.selected, found.missing, found.skipped) == (6, 2, 2, 0)
-    assert told(found.examples) == told(read.actions)
+    assert clients_of(found.examples) == clients_of(read.actions)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
-async def test_a_field_that_cannot_be_read_costs_its_client_whoever_decides(
+async def test_a_field_that_cannot_be_read_costs_its_client_with_sql_or_without(
     audiences: AudienceWorld, translated: bool
 ) -> None:
-    """An action would tell of it; the client is counted and shown once."""
+    """An action would contain it; the client is counted and shown once."""
     await audiences.fill(
         {"id": "bigint", "age": "bigint", "said": "text"}, [(1, 30, "7"), (2, 31, "x"), (3, 1, "y"), (4, None, "z")]
     )
     terms = audiences.terms(fields={"age": "int", "said": "int"})
     (read,) = await audiences.everything(terms, 100, OlderThan(25, translated=translated))
-    assert told(read.actions) == {"1": {"age": 30, "said": 7}}
+    assert clients_of(read.actions) == {"1": {"age": 30, "said": 7}}
     assert sorted(one["client_id"] for one in read.result.problems) == ["2", "3", "4"]
     assert (read.result.seen, read.result.selected, read.result.missing, read.result.skipped) == (4, 1, 0, 3)
     found = await audiences.count(terms, OlderThan(25, translated=translated))
     assert (found.selected, found.missing, found.skipped, len(found.problems), len(found.examples)) == (1, 0, 3, 3, 1)
 
 
-async def test_nobody_s_expression_selects_everybody(audiences: AudienceWorld) -> None:
+async def test_without_an_expression_all_clients_are_selected(audiences: AudienceWorld) -> None:
     """A range without a judge, and an audience without fields."""
     await audiences.fill({"id": "bigint"}, [(1,), (2,)])
     (read,) = await audiences.everything(audiences.terms(), 100)
-    assert told(read.actions) == {"1": {}, "2": {}}
+    assert clients_of(read.actions) == {"1": {}, "2": {}}
     assert (await audiences.count(audiences.terms())).selected == 2
 
 
-async def test_who_cannot_be_judged_is_skipped_and_shown(audiences: AudienceWorld) -> None:
-    """Up to ten of them; the others go on."""
+async def test_a_client_that_cannot_be_judged_is_skipped_and_shown(audiences: AudienceWorld) -> None:
+    """Up to ten are shown; the others are judged."""
     await audiences.fill({"id": "bigint", "age": "bigint"}, [(at, 13) for at in range(15)] + [(99, 50)])
     (read,) = await audiences.everything(audiences.terms(fields={"age": "int"}), 100, OlderThan(25, translated=False))
     assert (read.result.selected, read.result.skipped, len(read.result.problems)) == (1, 15, 10)
@@ -186,7 +186,7 @@ async def test_who_cannot_be_judged_is_skipped_and_shown(audiences: AudienceWorl
 @pytest.mark.matrix
 @pytest.mark.parametrize("translated", [True, False])
 async def test_equal_keys_count_once_in_a_dry_run_too(audiences: AudienceWorld, translated: bool) -> None:
-    """A dry run counts what an execution would."""
+    """A dry run counts like an execution."""
     await audiences.fill({"id": "text", "age": "bigint"}, [("a", 30), ("b", 30), ("a", 31), ("A", 30), ("a", 1)])
     terms = audiences.terms(fields={"age": "int"})
     (read,) = await audiences.everything(terms, 100, OlderThan(25, translated=translated))
@@ -195,7 +195,7 @@ async def test_equal_keys_count_once_in_a_dry_run_too(audiences: AudienceWorld, 
 
 
 async def test_strange_numbers_of_postgresql(tmp_path: Path, empty_database_url: str) -> None:
-    """What no double or 64-bit number can hold costs its client; NaN and infinity are doubles, and null in JSON."""
+    """A number that no double or 64-bit integer can hold costs its client; NaN and infinity are null in JSON."""
     async with audience_world("postgresql", tmp_path, empty_database_url) as world:
         await world.fill(
             {"id": "bigint", "n": "numeric", "f": "float8"},
@@ -210,7 +210,7 @@ async def test_strange_numbers_of_postgresql(tmp_path: Path, empty_database_url:
         )
         doubles = world.terms(fields={"n": "double", "f": "double"})
         (read,) = await world.everything(doubles, 100, Everything("n", translated=True))
-        assert told(read.actions) == {
+        assert clients_of(read.actions) == {
             "3": {"n": None, "f": None},
             "4": {"n": 2, "f": None},
             "5": {"n": 2.5, "f": 2.5},
@@ -219,13 +219,13 @@ async def test_strange_numbers_of_postgresql(tmp_path: Path, empty_database_url:
         assert [one["client_id"] for one in read.result.problems] == ["1", "2"]
         whole = world.terms(fields={"n": "int", "f": "int"})
         (read,) = await world.everything(whole, 100, Everything("n", translated=True))
-        assert told(read.actions) == {"6": {"n": 9 * 10**18, "f": 9 * 10**18}}
+        assert clients_of(read.actions) == {"6": {"n": 9 * 10**18, "f": 9 * 10**18}}
         assert read.result.skipped == 5
 
 
 @pytest.mark.parametrize("kind", ["timestamptz", "timestamp", "date"])
 async def test_instants_without_end_are_no_instants(tmp_path: Path, empty_database_url: str, kind: str) -> None:
-    """Nor are years before Christ, or behind 9999; a timestamp without zone is UTC whatever the server thinks."""
+    """Nor are years before Christ or after 9999; a timestamp without zone is UTC, whatever the server's zone."""
     async with audience_world("postgresql", tmp_path, empty_database_url) as world:
         world.run(
             "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Tokyo''', current_database()); END $$"
@@ -245,14 +245,14 @@ async def test_instants_without_end_are_no_instants(tmp_path: Path, empty_databa
         (read,) = await world.everything(
             world.terms(fields={"at": "timestamp"}), 100, Everything("at", translated=True)
         )
-        assert sorted(client["at"] for client in told(read.actions).values()) == [
+        assert sorted(client["at"] for client in clients_of(read.actions).values()) == [
             "0001-01-01T00:00:00+00:00", "2026-01-31T00:00:00+00:00", "9999-12-31T00:00:00+00:00"
         ]  # fmt: skip
         assert read.result.skipped == 4
 
 
-async def test_columns_are_told_as_they_are(tmp_path: Path, empty_database_url: str) -> None:
-    """Exact numbers, documents, arrays, instants; what PostgreSQL's jsonb could not keep costs its client only."""
+async def test_columns_are_written_as_they_are(tmp_path: Path, empty_database_url: str) -> None:
+    """Exact numbers, documents, arrays, instants; a value that jsonb cannot keep costs its client only."""
     async with audience_world("postgresql", tmp_path, empty_database_url) as world:
         await world.fill(
             {
@@ -286,33 +286,33 @@ async def test_columns_are_told_as_they_are(tmp_path: Path, empty_database_url: 
             '{"n":12345678901234567890.50,"j":{"x": [1, null]},"a":[1,null],"t":"2026-01-31T10:00:00",'
             '"z":"2026-01-31T10:00:00+00:00","b":"AQ=="}'
         )
-        assert sorted(told(read.actions)) == ["1", "2", "5"]
+        assert sorted(clients_of(read.actions)) == ["1", "2", "5"]
         assert [one["client_id"] for one in read.result.problems] == ["3", "4"]
 
 
 async def test_a_client_that_is_too_large_is_skipped(audience_bases: AudienceWorld) -> None:
-    """An action is bounded; the others go on."""
+    """An action is bounded; the others are selected."""
     await audience_bases.fill({"id": "bigint", "note": "text"}, [(1, "x" * 70_000), (2, "y")])
     (read,) = await audience_bases.everything(audience_bases.terms(columns=["note"]), 100)
-    assert list(told(read.actions)) == ["2"]
+    assert list(clients_of(read.actions)) == ["2"]
     assert "larger than 65536 bytes" in read.result.problems[0]["problem"]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 async def test_a_nul_character_costs_its_client_only(tmp_path: Path, kind: str) -> None:
-    """PostgreSQL, which keeps the actions, has none; one at a cut is refused, for a plan cannot say it."""
+    """PostgreSQL, which keeps the actions, has none; one in a key at a cut fails the plan."""
     async with audience_world(kind, tmp_path, "") as world:
         await world.fill({"id": "text", "note": "text"}, [("a", "x\0y"), ("b", "\\u0000"), ("c\0", "z"), ("d", "z")])
         (read,) = await world.everything(world.terms(columns=["note"]), 100)
-        assert list(told(read.actions)) == ["b", "d"]
+        assert list(clients_of(read.actions)) == ["b", "d"]
         assert {one["client_id"] for one in read.result.problems} == {"a", "c\\u0000"}
         with pytest.raises(Rejected) as refused:
             await world.cut(world.terms(), 1)
         assert refused.value.code == "invalid_audience"
 
 
-async def test_a_column_that_went_away_is_named(audience_bases: AudienceWorld) -> None:
-    """The execution ends with words that say what to do, not with a database's error."""
+async def test_a_column_that_was_removed_is_named(audience_bases: AudienceWorld) -> None:
+    """The execution ends with an error that says what to do, not with a database's error."""
     await audience_bases.fill({"id": "bigint", "age": "bigint"}, [(1, 1)])
     terms = audience_bases.terms(fields={"age": "int"})
     (chunk,) = await audience_bases.cut(terms, 10)

@@ -1,4 +1,4 @@
-"""Files of the object store as audiences: fetched once, cut alike by everybody, and refused when they were replaced."""
+"""Files of the object store as audiences: fetched once, cut alike in every process, refused when they were replaced."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ TERMS = read_audience({"file": "audiences/clients.csv", "key": "id", "fields": {
 
 
 class CountingStore:
-    """An object store that counts what is fetched.
+    """An object store that counts fetches.
 
     Args:
         store: The real one.
@@ -47,7 +47,7 @@ class CountingStore:
 
 
 class Process:
-    """What one process has: a folder of its own and its view of the store."""
+    """A process with a folder of its own and its view of the store."""
 
     def __init__(self, store: ObjectStore, folder: Path, *, kept: int = 4) -> None:
         folder.mkdir()
@@ -61,7 +61,7 @@ class Process:
             return [chunk async for chunk in audience.cut(rows)]
 
     async def read(self, terms: AudienceSettings, value: Mapping[str, Any], judge: Judge | None = None) -> list[str]:
-        """Return who is in a range, in no order."""
+        """Return the clients of a range, sorted."""
         async with self.audiences.open(terms, value) as audience, audience.read(value, judge, NOW) as reading:
             return sorted([action.client_id async for piece in reading for action in piece])
 
@@ -104,7 +104,7 @@ async def test_two_processes_cut_and_read_the_same_ranges(
 async def test_a_file_that_was_replaced_is_refused(
     object_store: ObjectStore, processes: tuple[Process, Process], tmp_path: Path
 ) -> None:
-    """By who has to fetch it; who has the file of the plan goes on with it."""
+    """By a process that has to fetch it; one that has the planned file goes on with it."""
     await put(object_store, tmp_path, "id,age,name\n1,30,a\n2,40,b\n")
     one, two = processes
     (chunk,) = await one.cut(TERMS, 10)
@@ -133,7 +133,7 @@ async def test_the_same_file_is_fetched_once_for_many_readers(object_store: Obje
 
 @pytest.mark.matrix
 async def test_only_a_few_files_are_kept(object_store: ObjectStore, tmp_path: Path) -> None:
-    """The one that was not read for the longest time goes; one that is being read stays."""
+    """The one that was least recently read is deleted; one that is being read stays."""
     process = Process(object_store, tmp_path / "one", kept=1)
     terms = [read_audience({"file": f"{name}.csv", "key": "id"}) for name in "abc"]
     for one in terms:
@@ -154,8 +154,8 @@ async def test_texts_of_a_csv_file_stay_as_they_are(object_store: ObjectStore, t
     keyless, chunk = await process.cut(TERMS, 10)
     assert (keyless.value["keyless"], chunk.members) == (1, 2)
     async with process.audiences.open(TERMS, chunk.value) as audience, audience.read(chunk.value, None, NOW) as reading:
-        told = {action.client_id: action.client async for piece in reading for action in piece}
-    assert told == {"007": '{"age":30,"name":""}', "7": '{"age":null,"name":"a;\\"b\\""}'}
+        clients = {action.client_id: action.client async for piece in reading for action in piece}
+    assert clients == {"007": '{"age":30,"name":""}', "7": '{"age":null,"name":"a;\\"b\\""}'}
     assert await process.read(TERMS, chunk.value, OlderThan(25)) == ["007"]
     await process.files.aclose()
 
@@ -170,14 +170,14 @@ async def test_texts_of_a_csv_file_stay_as_they_are(object_store: ObjectStore, t
         (b"id,age,name\n\xff\xfe,2,3\n", "cannot be read"),
         ("id,age,name\n1,2,3\n4,5\n", "cannot be read"),
         ("id,age,name\n1,2,3\n6,7,8,9,10\n", "cannot be read"),
-        ("some words\nid,age,name\n1,2,3\n4,5,6\n", "cannot be read"),
+        ("some text\nid,age,name\n1,2,3\n4,5,6\n", "cannot be read"),
         ('id,age,name\n1,2,"3\n4,5,6\n', "cannot be read"),
     ],
 )
-async def test_a_file_that_is_none_is_refused_with_the_reason(
+async def test_an_unreadable_file_is_refused_with_the_reason(
     object_store: ObjectStore, tmp_path: Path, text: str | bytes, said: str
 ) -> None:
-    """No path of this machine is in it, and nothing is left."""
+    """The reason shows no path of this machine, and no file is left."""
     await put(object_store, tmp_path, text)
     process = Process(object_store, tmp_path / "one")
     document = {"file": "audiences/clients.csv", "key": "id", "fields": {"age": "int"}, "columns": ["name"]}
@@ -204,10 +204,10 @@ async def test_a_file_that_is_none_is_refused_with_the_reason(
         ("id,age,name\n1,2,3\n\n4,5,6\n", ["1", "4"]),
     ],
 )
-async def test_no_line_of_a_csv_file_is_guessed_away(
+async def test_no_line_of_a_csv_file_is_lost_to_guessing(
     object_store: ObjectStore, tmp_path: Path, text: str, clients: list[str]
 ) -> None:
-    """Separators, comments that are none, line ends, quoted line ends, a header alone."""
+    """With any separator, lines that look like comments, any or quoted line ends, or a header alone."""
     await put(object_store, tmp_path, text)
     process = Process(object_store, tmp_path / "one")
     planned = await process.cut(TERMS, 100)
@@ -215,7 +215,7 @@ async def test_no_line_of_a_csv_file_is_guessed_away(
     await process.files.aclose()
 
 
-async def test_a_file_that_is_not_there_is_refused(object_store: ObjectStore, tmp_path: Path) -> None:
+async def test_a_missing_file_is_refused(object_store: ObjectStore, tmp_path: Path) -> None:
     """Under its path."""
     process = Process(object_store, tmp_path / "one")
     with pytest.raises(Rejected) as refused:
@@ -241,7 +241,7 @@ async def test_a_parquet_file_keeps_its_types(object_store: ObjectStore, tmp_pat
 
 
 async def test_a_cancelled_fetch_leaves_nothing(object_store: ObjectStore, tmp_path: Path) -> None:
-    """Neither a file nor a thread that works on."""
+    """Neither a file nor a thread that goes on."""
     await put(object_store, tmp_path, "id,age,name\n" + "\n".join(f"{number},1,x" for number in range(200_000)))
     process = Process(object_store, tmp_path / "one")
     task = asyncio.create_task(process.cut(TERMS, 10))
@@ -255,7 +255,7 @@ async def test_a_cancelled_fetch_leaves_nothing(object_store: ObjectStore, tmp_p
 async def test_loads_leave_the_threads_of_the_process_to_others(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two at a time in threads of their own: look-ups of hosts and parts of reports have the others."""
+    """Two at a time have threads of their own: look-ups of hosts and parts of reports have the others."""
     begun, goes_on = [], threading.Event()
 
     def load(_: Any, order: str) -> None:
@@ -274,7 +274,7 @@ async def test_loads_leave_the_threads_of_the_process_to_others(
         await eventually_async(
             lambda: sum(path.stat().st_size > 0 for path in fetched("*.raw")) == 8 and len(begun) >= 2
         )
-        async with asyncio.timeout(60):  # only where they are taken
+        async with asyncio.timeout(60):  # only if they are taken
             assert await asyncio.to_thread(int) == 0
         assert len(begun) == 2
         assert not any(task.done() for task in tasks)
@@ -286,10 +286,10 @@ async def test_loads_leave_the_threads_of_the_process_to_others(
     assert list(process.folder.iterdir()) == []
 
 
-async def test_a_load_that_takes_too_long_is_an_error_to_try_again(
+async def test_a_load_that_takes_too_long_is_a_temporary_error(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gives back its place, and leaves nothing; so is one that waits too long for a place."""
+    """It releases its slot and leaves no file; so does one that waits too long for a slot."""
     await put(object_store, tmp_path, "id,age,name\n1,1,x\n")
     process = Process(object_store, tmp_path / "one")
     for _ in range(3):
@@ -330,13 +330,13 @@ async def test_a_reader_that_is_cancelled_while_it_evicts_leaves_nothing(
 
 
 BOMB = "SELECT repeat('x', 200) || i // 1000000 AS id FROM range(2000000) AS t(i)"
-"""Some 400 MB, which Parquet packs into 2 KB."""
+"""Some 400 MB, which Parquet compresses to 2 KB."""
 DENSE = "SELECT md5(i::text) AS id FROM range(200000) AS t(i)"
 """Some 8 MB, which are loaded without spilling."""
 
 
 async def check_refused(store: ObjectStore, folder: Path, rows: str, why: str) -> None:
-    """A file that becomes too much is refused for good, and nothing of it stays."""
+    """Check that a file that becomes too large is refused for good and leaves nothing."""
     path = folder / "made.parquet"
     with duckdb.connect() as made:
         made.execute(f"COPY ({rows}) TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
@@ -350,7 +350,7 @@ async def check_refused(store: ObjectStore, folder: Path, rows: str, why: str) -
 
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is unpacked may have 2 MB."""
+    """Unpacked files may have 2 MB."""
     monkeypatch.setattr(object_files, "UNPACKED_BYTES_FREE", 2_000_000)
     monkeypatch.setattr(object_files, "UNPACKED_TIMES_MAX", 0)
 
@@ -361,22 +361,22 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_file_that_unpacks_to_too_many_bytes_is_refused(
     object_store: ObjectStore, tmp_path: Path, rows: str
 ) -> None:
-    """While it is loaded, by what is spilled, and by the database."""
+    """While it is loaded, by what it spills and by its database."""
     await check_refused(object_store, tmp_path, rows, "unpacked")
 
 
 async def test_a_file_of_too_many_rows_is_refused(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that take next to no room take time: no more are read than there may be."""
+    """Rows that take little space take time: no more are read than the limit."""
     monkeypatch.setattr(object_files, "ROWS_MAX", 199_999)
     await check_refused(object_store, tmp_path, DENSE, "more than 199999 rows")
 
 
-async def test_as_many_rows_and_bytes_as_there_may_be_are_read(
+async def test_as_many_rows_and_bytes_as_the_limits_allow_are_read(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bounds are no smaller than they say: a file may unpack to so many times its own bytes."""
+    """The limits are not lower than stated: a file may unpack to a multiple of its own bytes."""
     monkeypatch.setattr(object_files, "ROWS_MAX", 5000)
     monkeypatch.setattr(object_files, "UNPACKED_BYTES_FREE", 0)
     await put(object_store, tmp_path, "id,age,name\n" + "\n".join(f"{number},1,x" for number in range(5000)))
@@ -386,10 +386,10 @@ async def test_as_many_rows_and_bytes_as_there_may_be_are_read(
 
 
 @pytest.mark.usefixtures("bounded")
-async def test_a_load_without_a_bound_of_its_database_is_found(
+async def test_the_suite_notices_a_load_without_a_bound_of_its_database(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutant: DuckDB bounds what it spills, and its database has any size."""
+    """Mutant: DuckDB bounds what it spills, and its database has any size."""
     mutate(monkeypatch, object_files._Load._check_bytes, "written > self._bytes_max", "False")
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         await check_refused(object_store, tmp_path, DENSE, "unpacked")

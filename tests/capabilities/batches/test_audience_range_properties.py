@@ -44,7 +44,7 @@ def literal(key: str | int) -> str:
 
 
 async def ranges(url: str, keys: list[Any], rows: int) -> tuple[list[int], list[list[str]]]:
-    """Return what was planned for each range, and who was in it."""
+    """Return the planned number of members and the clients of each range."""
     sources = Sources({"s": SourceSettings(url=as_reader(url))}, lambda _: None)
     query = "\nUNION ALL ".join(f"SELECT {literal(key)} AS id" for key in keys)
     terms = read_audience({"source": "s", "query": query, "key": "id"})
@@ -68,7 +68,7 @@ async def ranges(url: str, keys: list[Any], rows: int) -> tuple[list[int], list[
     rows=st.integers(1, 7),
 )
 def test_every_client_is_in_one_range(urls: dict[str, str], kind: str, keys: list[Any], rows: int) -> None:
-    """The numbers of members add up, equal keys are together, no range but the last is smaller than was asked."""
+    """The numbers of members add up, equal keys are together, only the last range may be smaller than asked."""
     members, found = asyncio.run(ranges(urls[kind], keys, rows))
     assert Counter(client for piece in found for client in piece) == Counter(set(map(str, keys)))
     assert sum(members) == len(keys)

@@ -1,4 +1,4 @@
-"""Audiences are cut once and read range by range: every member is in exactly one range, whatever its key looks like."""
+"""Audiences are cut once and read range by range: every member is in exactly one range, whatever its key."""
 
 import json
 from collections import Counter
@@ -22,7 +22,7 @@ ODD = [
 
 
 async def ids(world: AudienceWorld, rows: int) -> Counter[str]:
-    """Return who was read, and how often."""
+    """Return how often each client was read."""
     read = await world.everything(world.terms(), rows)
     return Counter(action.client_id for one in read for action in one.actions)
 
@@ -30,7 +30,7 @@ async def ids(world: AudienceWorld, rows: int) -> Counter[str]:
 @pytest.mark.matrix
 @pytest.mark.parametrize("members", [0, 1, 9, 10, 11, 20, 95])
 async def test_every_member_is_in_exactly_one_range(audiences: AudienceWorld, members: int) -> None:
-    """Nobody, one, one fewer than fits, exactly as many, one more, many; the numbers of members are right."""
+    """None, one, one fewer than fits, exactly as many, one more, many; the numbers of members are right."""
     await audiences.fill({"id": "bigint"}, [(number * 7,) for number in reversed(range(members))])
     planned = await audiences.cut(audiences.terms(), 10)
     assert [chunk.members for chunk in planned] == [10] * (members // 10) + ([members % 10] if members % 10 else [])
@@ -38,7 +38,7 @@ async def test_every_member_is_in_exactly_one_range(audiences: AudienceWorld, me
 
 
 async def test_ranges_are_read_over_one_connection(tmp_path: Path, empty_database_url: str) -> None:
-    """Nothing is asked so that its connection has to be thrown away, which would cost a process of the server each."""
+    """No query makes its connection unusable, which would cost a server process each time."""
     query = "SELECT n AS id, pg_backend_pid() AS process FROM generate_series(1, 30) AS n"
     async with audience_world("postgresql", tmp_path, empty_database_url) as world:
         terms = read_audience({"source": "postgresql", "query": query, "key": "id", "columns": ["process"]})
@@ -49,7 +49,7 @@ async def test_ranges_are_read_over_one_connection(tmp_path: Path, empty_databas
 
 @pytest.mark.matrix
 async def test_the_ends_of_the_integers_are_keys(audiences: AudienceWorld) -> None:
-    """JSON keeps them exactly, and the least one is not lost below the first range."""
+    """JSON keeps them exactly, and the least one is in the first range."""
     keys = [-INT64, -INT64 + 1, -1, 0, 1, 2**53 + 1, INT64 - 2, INT64 - 1]
     await audiences.fill({"id": "bigint"}, [(key,) for key in keys])
     planned = await audiences.cut(audiences.terms(), 3)
@@ -60,20 +60,20 @@ async def test_the_ends_of_the_integers_are_keys(audiences: AudienceWorld) -> No
 
 @pytest.mark.matrix
 async def test_texts_are_cut_and_read_in_one_order(audiences: AudienceWorld) -> None:
-    """Case, accents, quotes, blanks, SQL: whatever order the source has, both questions use the same one."""
+    """Case, accents, quotes, blanks, SQL: whatever order the source has, cutting and reading use the same one."""
     await audiences.fill({"id": "text"}, [(key,) for key in ODD])
     assert await ids(audiences, 4) == Counter(ODD)
 
 
-COLLATIONS = ['COLLATE "C"', 'COLLATE "en-x-icu"', 'COLLATE "sv-x-icu"', "COLLATE nobody_s_case", "COLLATE numbers"]
+COLLATIONS = ['COLLATE "C"', 'COLLATE "en-x-icu"', 'COLLATE "sv-x-icu"', "COLLATE any_case", "COLLATE numbers"]
 
 
 @pytest.mark.parametrize("collation", COLLATIONS)
 @pytest.mark.parametrize("kind", ["text", "varchar(2000)", "char(1100)"])
 async def test_a_column_s_own_order_is_used(tmp_path: Path, empty_database_url: str, collation: str, kind: str) -> None:
-    """Also one that ignores case, or counts digits: keys that are equal to it are in one range."""
+    """Also one that ignores case, or orders digits as numbers: keys that it holds equal are in one range."""
     async with audience_world("postgresql", tmp_path, empty_database_url) as world:
-        world.run("CREATE COLLATION nobody_s_case (provider = icu, locale = 'und-u-ks-level1', deterministic = false)")
+        world.run("CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level1', deterministic = false)")
         world.run("CREATE COLLATION numbers (provider = icu, locale = 'und-u-kn-true')")
         keys = [key for key in ODD if key.strip(" ") == key]
         await world.fill({"id": f"{kind} {collation}"}, [(key,) for key in keys])
@@ -85,7 +85,7 @@ async def test_a_column_s_own_order_is_used(tmp_path: Path, empty_database_url: 
     [("sqlite", "text COLLATE NOCASE"), ("sqlite", "text COLLATE RTRIM"), ("duckdb", "text COLLATE NOCASE")],
 )
 async def test_a_column_that_ignores_case_is_cut_by_its_bytes(tmp_path: Path, kind: str, column: str) -> None:
-    """Its greatest value would be another than its order says."""
+    """By its own order, its greatest value would be another one."""
     async with audience_world(kind, tmp_path, "") as world:
         await world.fill({"id": column}, [(key,) for key in ODD])
         assert await ids(world, 3) == Counter(ODD)
@@ -103,7 +103,7 @@ async def test_uuids_are_keys(audiences: AudienceWorld) -> None:
 
 @pytest.mark.matrix
 async def test_equal_keys_stay_together_and_are_one_client(audiences: AudienceWorld) -> None:
-    """A range grows for them; what is seen is rows, who is selected is clients."""
+    """A range grows for them; ``seen`` counts rows, ``selected`` counts clients."""
     keys = [1, 2, 3, 3, 3, 3, 3, 4, 4, 5]
     await audiences.fill({"id": "bigint"}, [(key,) for key in keys])
     planned = await audiences.cut(audiences.terms(), 4)
@@ -114,8 +114,8 @@ async def test_equal_keys_stay_together_and_are_one_client(audiences: AudienceWo
 
 
 @pytest.mark.matrix
-async def test_members_without_a_key_are_counted_and_nobody_is_selected(audiences: AudienceWorld) -> None:
-    """They are the first range, of their own; the others are cut as without them."""
+async def test_members_without_a_key_are_counted_and_not_selected(audiences: AudienceWorld) -> None:
+    """They are the first range, of their own; the others are cut as if there were none."""
     await audiences.fill({"id": "bigint", "age": "bigint"}, [(None, 50), (3, 50), (None, 50), (1, 50), (2, 50)])
     terms = audiences.terms(fields={"age": "int"})
     planned = await audiences.cut(terms, 2)
@@ -128,7 +128,7 @@ async def test_members_without_a_key_are_counted_and_nobody_is_selected(audience
     assert (found.members, found.selected, found.skipped) == (5, 3, 2)
 
 
-async def test_who_joins_within_a_range_belongs_to_it_and_who_joins_behind_does_not(
+async def test_a_member_added_within_a_range_belongs_to_it_and_one_beyond_all_does_not(
     audience_bases: AudienceWorld,
 ) -> None:
     """Boundaries come from the plan only."""
@@ -140,9 +140,9 @@ async def test_who_joins_within_a_range_belongs_to_it_and_who_joins_behind_does_
     assert [sorted(int(action.client_id) for action in one.actions) for one in read] == [[5, 10, 15, 20], [21, 30]]
 
 
-@pytest.mark.parametrize("tail", [" -- ; and :nobody\n  ;  ", " -- the end"])
+@pytest.mark.parametrize("tail", [" -- ; and :unknown\n  ;  ", " -- the end"])
 async def test_a_query_is_an_audience(audience_bases: AudienceWorld, tail: str) -> None:
-    """Its last comment swallows nothing; its semicolon is left out."""
+    """A comment at its end hides nothing; a semicolon at its end is removed."""
     await audience_bases.fill({"id": "bigint", "name": "text"}, [(1, "x;y"), (2, "z"), (3, "w")])
     query = f"SELECT id AS who, upper(name) AS name FROM members WHERE name <> ')'{tail}"
     document = {"source": audience_bases.kind, "query": query, "key": "who", "columns": ["name"]}
@@ -153,7 +153,7 @@ async def test_a_query_is_an_audience(audience_bases: AudienceWorld, tail: str) 
 
 
 async def test_a_folder_of_files_is_a_source(tmp_path: Path) -> None:
-    """A file is a table by its name; every range reads the whole of it, as every query there does.
+    """Each file is a table of its name; every range reads the whole of it, as every query there does.
 
     Its keys are texts, and so is their order.
     """
@@ -172,7 +172,7 @@ async def test_a_folder_of_files_is_a_source(tmp_path: Path) -> None:
 
 
 async def test_a_dry_run_is_bounded_in_time(audience_bases: AudienceWorld) -> None:
-    """All its questions together."""
+    """All its queries together."""
     await audience_bases.fill({"id": "bigint", "age": "bigint"}, [(number, 1) for number in range(1000)])
     many = "SELECT a.id, a.age FROM members a, members b, members c"
     terms = read_audience({"source": audience_bases.kind, "query": many, "key": "id", "fields": {"age": "int"}})
@@ -203,8 +203,8 @@ async def test_a_key_of_another_type_is_refused(tmp_path: Path, empty_database_u
         assert refused.value.code in {"invalid_audience", "source_refused"}
 
 
-async def test_sqlite_s_keys_are_all_of_one_type(tmp_path: Path) -> None:
-    """A column there may have numbers beside texts, which compare as two worlds."""
+async def test_keys_of_sqlite_have_one_type(tmp_path: Path) -> None:
+    """A column there may have numbers beside texts, which do not compare with each other."""
     async with audience_world("sqlite", tmp_path, "") as world:
         await world.fill({"id": ""}, [(1,), ("1",), (2,)])
         for rows in (1, 10):

@@ -1,4 +1,4 @@
-"""What a batch decides reaches whatever its action names: from the checker to the outbox, and by the relay."""
+"""A batch's actions reach every kind of destination: from the checker to the outbox, and by the relay."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ SELECTED = {str(number) for number in range(0, 25, 2)}
 
 
 @pytest.mark.matrix
-async def test_each_action_arrives_under_an_id_of_its_own(side: Side, batches: BatchWorld) -> None:
-    """One message per selected client, also where two rounds of the checker and a relay come after one another."""
+async def test_each_action_arrives_under_its_own_id(side: Side, batches: BatchWorld) -> None:
+    """One message per selected client, also after two rounds of the checker and a relay."""
     await batches.process(Numbers())
     target = {"action": {"target": side.destination, "release": "finished"}}
     execution_id = await batches.start(await batches.put(definition=target))
@@ -36,7 +36,7 @@ async def test_each_action_arrives_under_an_id_of_its_own(side: Side, batches: B
 
     try:
         await eventually_async(all_taken, 20, what="every action has arrived")
-        await eventually_async(lambda: _nothing_waits(batches), what="the relay knows it")
+        await eventually_async(lambda: _nothing_waits(batches), what="the relay has marked them")
     finally:
         await relay.quiesce()
         await relaying

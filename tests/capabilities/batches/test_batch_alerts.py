@@ -1,4 +1,4 @@
-"""The alerts of batches fire in their faults, name what is wrong, and clear after it."""
+"""The alerts of batches fire during a fault, name it, and clear after it."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -42,13 +42,13 @@ VALUES ($1, $2, '{}', 'done', now() - make_interval(mins => $3))
 
 
 class Watch:
-    """Alerts of one world, looked at when a test wants it."""
+    """Alerts of one world, evaluated when a test wants it."""
 
     def __init__(self, world: BatchWorld, lease: Lease) -> None:
         self._pool, self._lease = world.pool, lease
 
     async def firing(self, rule: str) -> dict[str, str]:
-        """Return the subjects of a rule that fire now, with what is said of them."""
+        """Return the subjects for which a rule fires now, with their summaries."""
         rules = [one for one in RULES if one.name == rule]
         await Alerting(Leases(self._pool, owner="test"), rules=rules).round(self._lease)
         asked = "SELECT subject, summary FROM tickwright.alerts WHERE rule = $1 AND state = 'firing'"
@@ -59,7 +59,7 @@ class Watch:
 
 @pytest.fixture
 async def watch(batches: BatchWorld) -> AsyncIterator[Watch]:
-    """Somebody who looks."""
+    """The alerts of the world."""
     lease = await Leases(batches.pool, owner="test", terms=LONG).take("alerting")
     assert lease is not None
     yield Watch(batches, lease)
@@ -67,7 +67,7 @@ async def watch(batches: BatchWorld) -> AsyncIterator[Watch]:
 
 
 async def test_a_failed_execution_is_named_until_it_is_retried(batches: BatchWorld, watch: Watch) -> None:
-    """With its last reason; a day later nobody hears of it any more."""
+    """With its last error; after a day the alert ends."""
     execution_id = await batches.start(await batches.put())
     assert await watch.firing("execution_failed") == {}
     await batches.end(execution_id, "EXCEPTION_OCCURRED")
@@ -81,8 +81,8 @@ async def test_a_failed_execution_is_named_until_it_is_retried(batches: BatchWor
     assert await watch.firing("execution_failed") == {}
 
 
-async def test_what_is_due_and_not_begun_is_named(batches: BatchWorld, watch: Watch) -> None:
-    """Not in its first ten minutes, and not while somebody has paused it."""
+async def test_an_execution_that_is_due_and_not_begun_is_named(batches: BatchWorld, watch: Watch) -> None:
+    """Not in its first ten minutes, and not while it is paused."""
     execution_id = await batches.start(await batches.put())
     assert await watch.firing("execution_backlog") == {}
     await batches.pool.execute(LATE, execution_id)
@@ -91,8 +91,8 @@ async def test_what_is_due_and_not_begun_is_named(batches: BatchWorld, watch: Wa
     assert await watch.firing("execution_backlog") == {}
 
 
-async def test_an_execution_that_stands_is_named(batches: BatchWorld, watch: Watch) -> None:
-    """Ten minutes without a chunk that is done; a pause and a rate are no reason to wake anybody."""
+async def test_a_stalled_execution_is_named(batches: BatchWorld, watch: Watch) -> None:
+    """Ten minutes without a finished chunk; not because of a pause or a rate."""
     execution_id = await batches.start(await batches.put())
     await batches.pool.execute(AT_WORK, execution_id)
     await batches.pool.execute(CHUNK, execution_id, 0, 11)
@@ -109,7 +109,7 @@ async def test_an_execution_that_stands_is_named(batches: BatchWorld, watch: Wat
 
 
 async def test_a_resume_and_a_retry_begin_the_time_of_an_execution_again(batches: BatchWorld, watch: Watch) -> None:
-    """What an operator has kept back is named neither as stalled nor as not begun, until it waits again."""
+    """After either it is neither stalled nor late until it has waited again."""
     executions = Executions(batches.pool, Cursors(batches.pool))
     execution_id = await batches.start(await batches.put())
 
@@ -131,7 +131,7 @@ async def test_a_resume_and_a_retry_begin_the_time_of_an_execution_again(batches
     assert await named() == []
 
 
-async def test_a_retried_execution_that_waited_for_another_one_is_not_stalled_as_it_begins(
+async def test_a_retried_execution_that_waited_for_another_is_not_stalled_at_once(
     batches: BatchWorld, watch: Watch
 ) -> None:
     """Its time begins with its claim, not with its retry: until then another execution of its batch was at work."""
@@ -147,8 +147,8 @@ async def test_a_retried_execution_that_waited_for_another_one_is_not_stalled_as
     assert list(await watch.firing("execution_stalled")) == ["numbers"]
 
 
-async def test_batches_without_a_scheduler_are_told_of(batches: BatchWorld, watch: Watch) -> None:
-    """What is due does not begin, and no action leaves; a pause, and a producer that has just begun, are no fault."""
+async def test_batches_without_a_scheduler_are_an_alert(batches: BatchWorld, watch: Watch) -> None:
+    """Due batches do not begin and no action leaves; a pause and a producer that has just begun are no fault."""
     await batches.process(Numbers())
     first = await batches.start(await batches.put("numbers"))
     await batches.over(first)
@@ -172,7 +172,7 @@ async def test_batches_without_a_scheduler_are_told_of(batches: BatchWorld, watc
 
 
 async def test_an_execution_that_cannot_be_cut_is_named(batches: BatchWorld, watch: Watch) -> None:
-    """Each attempt moves the time at which it is due, and is no progress."""
+    """Each attempt moves its due instant and is no progress."""
     execution_id = await batches.start(await batches.put())
     await batches.pool.execute(AT_WORK, execution_id)
     later = "UPDATE tickwright.executions SET planned_at = NULL, tries = 3, due_at = now() + interval '8 seconds'"
@@ -180,8 +180,8 @@ async def test_an_execution_that_cannot_be_cut_is_named(batches: BatchWorld, wat
     assert list(await watch.firing("execution_stalled")) == ["numbers"]
 
 
-async def test_the_backlog_of_executions_is_on_the_page_of_metrics(batches: BatchWorld) -> None:
-    """What waits and since when, what is at work, and which actions have not left: whoever scales looks at these."""
+async def test_the_backlog_of_executions_is_in_the_metrics(batches: BatchWorld) -> None:
+    """Waiting executions and since when, those at work, and unreleased actions, for autoscalers."""
     batch_id = await batches.put()
     work = await batches.process(Numbers())
     first = await batches.start(batch_id)

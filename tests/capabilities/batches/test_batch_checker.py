@@ -1,4 +1,4 @@
-"""Actions leave when their execution is finished, once, also after a crash; those of a stopped one never do."""
+"""Actions leave once when their execution is finished, also after a crash; those of a stopped one never leave."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ async def finished(batches: BatchWorld, definition: Mapping[str, object] | None 
 
 
 async def test_each_action_leaves_once(batches: BatchWorld) -> None:
-    """A message per selected client, however often the checker looks."""
+    """One message per selected client, however often the checker runs."""
     execution_id = await finished(batches)
     assert await batches.check() > 0
     await batches.check()
@@ -49,7 +49,7 @@ IDS = ["plain", "a b", "x" * 1000, "müller", "日本", "a\nb", "\x7f", " lead",
 
 
 async def test_the_header_of_every_id_can_be_sent_and_is_its_own(batches: BatchWorld) -> None:
-    """Printable ASCII stays as it is; of everything else it is the bytes of UTF-8, from which the id can be read."""
+    """Printable ASCII stays as it is; any other id is the bytes of UTF-8, from which it can be read."""
     execution_id = await finished(batches, members=1)
     await batches.pool.execute(
         "INSERT INTO tickwright.execution_actions (execution_id, client_id, chunk, client)"
@@ -69,8 +69,8 @@ async def test_the_header_of_every_id_can_be_sent_and_is_its_own(batches: BatchW
     assert {bytes.fromhex(keys[one].removeprefix("utf8-hex-")).decode() for one in IDS[3:]} == {*IDS[3:]}
 
 
-async def test_a_crash_between_finishing_and_acting_loses_and_doubles_nothing(batches: BatchWorld) -> None:
-    """A checker that dies inside its transaction has released nothing; the next one does."""
+async def test_a_crash_before_the_release_neither_loses_nor_doubles_actions(batches: BatchWorld) -> None:
+    """A checker that dies inside its transaction has released nothing; the next one releases all."""
     await finished(batches)
     stops = Stops()
     stops.close("batches.releasing")
@@ -84,9 +84,9 @@ async def test_a_crash_between_finishing_and_acting_loses_and_doubles_nothing(ba
 
 
 async def test_no_message_leaves_before_the_last_chunk_is_done(batches: BatchWorld) -> None:
-    """Two chunks of three are done, and no message leaves; all of them leave behind the last chunk.
+    """With two chunks of three done no message leaves; all of them leave after the last chunk.
 
-    A round of the checker passes over an execution that a consumer has locked, so one round alone would prove nothing.
+    A round of the checker skips an execution that a consumer has locked, so one round alone would prove nothing.
     """
     execution_id, goes_on = await _two_of_three_chunks(batches, {})
     for _ in range(20):
@@ -99,11 +99,11 @@ async def test_no_message_leaves_before_the_last_chunk_is_done(batches: BatchWor
 
 
 async def test_a_chunk_leaves_before_the_end_where_the_definition_says_so(batches: BatchWorld) -> None:
-    """With ``release: chunk`` the messages of the two chunks that are done leave while the third one is worked on."""
+    """With ``release: chunk`` the messages of the two finished chunks leave while the third one is worked on."""
     execution_id, _ = await _two_of_three_chunks(batches, {"action": {"target": TARGET, "release": "chunk"}})
 
     async def released() -> bool:
-        await batches.check()  # which leaves out what a consumer has locked just now
+        await batches.check()  # skips executions that a consumer has locked
         return bool((await batches.execution(execution_id))["chunks_released"] == 2)
 
     await eventually_async(released)
@@ -129,7 +129,7 @@ async def _done(batches: BatchWorld, execution_id: int, chunks: int) -> bool:
 
 
 @pytest.mark.parametrize("status", ["STOPPED", "DISABLED", "EXCEPTION_OCCURRED", "IN_PROGRESS"])
-async def test_what_did_not_finish_releases_nothing(batches: BatchWorld, status: str) -> None:
+async def test_an_execution_that_did_not_finish_releases_nothing(batches: BatchWorld, status: str) -> None:
     """Its actions stay records."""
     execution_id = await finished(batches)
     await batches.end(execution_id, status)
@@ -137,8 +137,8 @@ async def test_what_did_not_finish_releases_nothing(batches: BatchWorld, status:
     assert await batches.sent() == []
 
 
-async def test_a_full_destination_gets_nothing_more(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million actions do not wait twice, here and in the outbox; ``explain`` says why they do not leave."""
+async def test_a_full_destination_gets_no_more_actions(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actions do not wait twice, here and in the outbox; ``explain`` says why they do not leave."""
     execution_id = await finished(batches)
     monkeypatch.setattr(ending_module, "WAITING_MAX", 9)
     assert checker_module.FULL_S - 1 < await batches.check() <= checker_module.FULL_S
@@ -155,7 +155,7 @@ async def test_a_full_destination_gets_nothing_more(batches: BatchWorld, monkeyp
 async def test_a_full_destination_keeps_back_no_other_actions(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BCK-4: neither those to another destination nor jobs, however many executions wait for it."""
+    """BCK-4: neither those to another destination nor jobs, however many executions wait for the full one."""
     monkeypatch.setattr(ending_module, "WAITING_MAX", 19)
     monkeypatch.setattr(checker_module, "CHUNKS_PER_ROUND", 9)  # six are needed for the chunks that leave
     await batches.pool.execute(
@@ -173,7 +173,7 @@ async def test_a_full_destination_keeps_back_no_other_actions(
 
 
 async def test_actions_leave_at_their_rate(batches: BatchWorld) -> None:
-    """A chunk of five actions at one a second keeps the next chunk for five seconds."""
+    """A chunk of five actions at one a second delays the next chunk by five seconds."""
     execution_id = await finished(batches, members=20)
     await batches.pool.execute(
         "UPDATE tickwright.executions SET snapshot = snapshot || '{\"rate_per_s\": 1}' WHERE id = $1", execution_id
@@ -184,7 +184,7 @@ async def test_actions_leave_at_their_rate(batches: BatchWorld) -> None:
 
 
 async def test_clients_are_worked_at_their_rate(batches: BatchWorld) -> None:
-    """A chunk of ten members at two a second moves the turn by five seconds, for all consumers together."""
+    """A chunk of ten members at two a second delays the next one by five seconds, over all consumers."""
     work = Numbers(members=20)
     for _ in range(2):
         await batches.process(work)
@@ -198,8 +198,8 @@ async def test_clients_are_worked_at_their_rate(batches: BatchWorld) -> None:
     assert len(work.log) == 1
 
 
-async def test_whoever_wants_to_hear_of_the_end_does(batches: BatchWorld) -> None:
-    """One message with the counts, in the transaction that finishes."""
+async def test_a_finished_execution_sends_one_message_where_its_batch_asks_for_it(batches: BatchWorld) -> None:
+    """With the counts, in the transaction that finishes it."""
     await finished(batches, {"on_finished": "pg:ends", "action": {"target": None}})
     (sent,) = await batches.sent()
     said = json.loads(sent["payload"])
@@ -214,8 +214,8 @@ async def _fails(chunk: OpenChunk) -> None:
     raise Rejected("broken", "it is broken")
 
 
-async def test_a_failed_end_is_told_each_time(batches: BatchWorld) -> None:
-    """With its status and code, whether a chunk or the plan failed; a retry that finishes sends another one."""
+async def test_each_failed_end_sends_a_message(batches: BatchWorld) -> None:
+    """With status and code, whether a chunk or the plan failed; a retry that finishes sends another one."""
     work = Numbers(before=_fails)
     await batches.process(work)
     execution_id = await batches.start(await batches.put(definition={"on_finished": "pg:ends"}))
@@ -236,8 +236,8 @@ async def test_a_failed_end_is_told_each_time(batches: BatchWorld) -> None:
     ]
 
 
-async def test_an_execution_fails_also_where_that_cannot_be_told(batches: BatchWorld) -> None:
-    """A type of job that PostgreSQL refuses, in a row that was written by hand."""
+async def test_an_execution_fails_also_where_its_message_cannot_be_sent(batches: BatchWorld) -> None:
+    """To a task type that PostgreSQL refuses, in a row that was written by hand."""
     await batches.process(Numbers(before=_fails))
     execution_id = await batches.start(await batches.put(definition={"on_finished": "python:no type"}))
     row = await batches.over(execution_id)
@@ -245,12 +245,12 @@ async def test_an_execution_fails_also_where_that_cannot_be_told(batches: BatchW
 
 
 async def test_a_python_function_is_called_by_a_job_per_client(batches: BatchWorld) -> None:
-    """Once each, with what the message would say; and one job for whoever hears of the end."""
+    """Once each, with the message's content; and one job for the end."""
     await batches.pool.execute(
         "INSERT INTO tickwright.task_types (name, target, max_attempts) VALUES ('loan.apply', 'python:loan.apply', 7)"
     )
-    words = {"on_finished": "python:loan.done", "action": {"target": "python:loan.apply"}}
-    execution_id = await finished(batches, words)
+    definition_parts = {"on_finished": "python:loan.done", "action": {"target": "python:loan.apply"}}
+    execution_id = await finished(batches, definition_parts)
     await batches.check()
     await batches.check()
     jobs = await batches.pool.fetch("SELECT task_type, payload::text, max_attempts FROM tickwright.scheduled_tasks")

@@ -1,4 +1,4 @@
-"""Executions are begun, cut, worked and finished, each chunk once, whoever is killed or stopped meanwhile."""
+"""Executions are begun, cut, worked and finished, each chunk once, whatever is killed or stopped meanwhile."""
 
 import asyncio
 from collections import Counter
@@ -9,7 +9,7 @@ import pytest
 from asyncpg.transaction import Transaction
 
 from kit.batches import BatchWorld, Numbers
-from kit.claims import Looks
+from kit.claims import ClaimChecks
 from kit.probes import Stops
 from kit.waiting import eventually_async
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
@@ -32,14 +32,14 @@ async def test_an_execution_is_cut_worked_and_finished(batches: BatchWorld) -> N
 
 
 async def test_no_members_is_a_finished_execution(batches: BatchWorld) -> None:
-    """Without a chunk there is nothing left to do."""
+    """Without a chunk there is no work left."""
     await batches.process(Numbers(members=0))
     row = await batches.over(await batches.start(await batches.put()))
     assert (row["status"], row["chunks"], row["members"]) == ("FINISHED", 0, 0)
 
 
-async def test_a_killed_consumer_costs_its_open_chunks_and_nothing_else(batches: BatchWorld) -> None:
-    """What it had in its hands is due again when its session is lost; what was done stays done."""
+async def test_a_killed_consumer_repeats_only_its_open_chunks(batches: BatchWorld) -> None:
+    """They are due again when its session is lost; finished chunks stay finished."""
     stops, reached = Stops(), asyncio.Event()
 
     async def hold_the_second(chunk: OpenChunk) -> None:
@@ -62,7 +62,7 @@ async def test_a_killed_consumer_costs_its_open_chunks_and_nothing_else(batches:
 
 
 async def test_a_consumer_that_lost_its_chunk_writes_nothing(batches: BatchWorld) -> None:
-    """A zombie that comes back finds the fence of another: no action, no count, no mark."""
+    """A zombie's fence is old: it writes no action, no count, no mark."""
     stops = Stops()
     stops.close("batches.chunk_decided")
     zombie = await batches.process(Numbers(members=4), at_once=1, probe=stops)
@@ -78,8 +78,8 @@ async def test_a_consumer_that_lost_its_chunk_writes_nothing(batches: BatchWorld
     assert (await batches.execution(execution_id))["chunks_done"] == 1
 
 
-async def test_a_stopped_execution_takes_nothing_more(batches: BatchWorld) -> None:
-    """A chunk in somebody's hands when it is stopped writes nothing, and its work is cancelled."""
+async def test_a_stopped_execution_takes_no_more_results(batches: BatchWorld) -> None:
+    """A chunk that runs when it is stopped writes nothing, and its work is cancelled."""
     working = asyncio.Event()
 
     async def hold(chunk: OpenChunk) -> None:
@@ -97,7 +97,7 @@ async def test_a_stopped_execution_takes_nothing_more(batches: BatchWorld) -> No
 
 
 async def test_a_pause_holds_between_chunks(batches: BatchWorld) -> None:
-    """What is under way ends; nothing more is taken until it goes on."""
+    """The running chunk ends; none is claimed until the resume."""
     stops = Stops()
     stops.close("batches.chunk_decided")
     await batches.process(Numbers(), at_once=1, probe=stops)
@@ -106,8 +106,8 @@ async def test_a_pause_holds_between_chunks(batches: BatchWorld) -> None:
     await batches.pool.execute("UPDATE tickwright.executions SET paused_at = clock_timestamp()")
     stops.open("batches.chunk_decided")
     await eventually_async(lambda: stops.reached_times["batches.chunk_done"])
-    looked = await batches.store.claim_chunk(1, ["program:numbers"])
-    assert looked is None
+    claimed = await batches.store.claim_chunk(1, ["program:numbers"])
+    assert claimed is None
     assert (await batches.execution(execution_id))["chunks_done"] == 1
     await batches.pool.execute("UPDATE tickwright.executions SET paused_at = NULL")
     assert (await batches.over(execution_id))["status"] == "FINISHED"
@@ -121,11 +121,11 @@ async def test_a_pause_holds_between_chunks(batches: BatchWorld) -> None:
         ("fail", Counter(planned=1, failed=1)),
     ],
 )
-async def test_a_look_beside_an_end_takes_nothing_for_lost(
+async def test_a_check_of_claims_during_an_end_loses_none(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch, end: str, outcomes: Counter[str]
 ) -> None:
-    """CLW-2: the ledger knows the claim no more because it has ended; it counts as what it ended as."""
-    Looks(monkeypatch, ChunksStore, "owned").beside(end)
+    """CLW-2: the ledger no longer has the claim because it has ended; it counts with its outcome."""
+    ClaimChecks(monkeypatch, ChunksStore, "owned").beside(end)
     errors: dict[str, list[Exception]] = {
         "retry": [Unavailable("source_unavailable", "away")],
         "fail": [Rejected("source_refused", "no table")],
@@ -141,11 +141,11 @@ async def test_a_look_beside_an_end_takes_nothing_for_lost(
     assert process.consumer.counts == outcomes
 
 
-async def test_a_look_beside_the_commit_of_a_chunk_does_not_take_it_for_lost(
+async def test_a_check_of_claims_during_the_commit_of_a_chunk_does_not_lose_it(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLW-2: neither before the answer to the commit is here, nor while its work does something behind the chunk."""
-    looks, stops = Looks(monkeypatch, ChunksStore, "owned"), Stops()
+    """CLW-2: neither before the answer to the commit arrives, nor while its work goes on after the chunk."""
+    looks, stops = ClaimChecks(monkeypatch, ChunksStore, "owned"), Stops()
     stops.close("batches.chunk_done")
     process = await batches.process(Numbers(members=4), probe=stops)
     commit = Transaction.__aexit__
@@ -165,8 +165,8 @@ async def test_a_look_beside_the_commit_of_a_chunk_does_not_take_it_for_lost(
 
 
 async def test_a_chunk_that_did_not_end_can_be_lost_again(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """BCO-2: where its transaction failed and its work goes on, a stop of the execution cancels it all the same."""
-    Looks(monkeypatch, ChunksStore, "owned")
+    """BCO-2: if its transaction failed and its work goes on, a stop of the execution still cancels it."""
+    ClaimChecks(monkeypatch, ChunksStore, "owned")
 
     failed = asyncio.Event()
 
@@ -187,8 +187,8 @@ async def test_a_chunk_that_did_not_end_can_be_lost_again(batches: BatchWorld, m
 
 
 @pytest.mark.storm
-async def test_what_may_pass_is_tried_again(batches: BatchWorld) -> None:
-    """A source that was away costs the chunk an attempt, and the execution nothing."""
+async def test_a_temporary_error_is_retried(batches: BatchWorld) -> None:
+    """An unavailable source costs the chunk an attempt, and the execution nothing."""
     failures = [Unavailable("source_unavailable", "away"), ConnectionResetError("gone"), ValueError("\ud800\0")]
 
     async def fail(_: OpenChunk) -> None:
@@ -200,8 +200,8 @@ async def test_what_may_pass_is_tried_again(batches: BatchWorld) -> None:
     assert (row["status"], row["actions"], process.consumer.counts["retried"]) == ("FINISHED", 2, 3)
 
 
-async def test_what_will_not_pass_ends_it_with_text_and_trace(batches: BatchWorld) -> None:
-    """And what was done stays, so that a retry goes on at that chunk."""
+async def test_a_permanent_error_ends_the_execution_with_text_and_trace(batches: BatchWorld) -> None:
+    """Finished chunks stay finished, so that a retry goes on at that chunk."""
 
     async def refuse(chunk: OpenChunk) -> None:
         if chunk.number == 1:
@@ -216,8 +216,8 @@ async def test_what_will_not_pass_ends_it_with_text_and_trace(batches: BatchWorl
     assert row["chunks_done"] == 1
 
 
-async def test_the_last_attempt_ends_it(batches: BatchWorld) -> None:
-    """What fails as often as its definition allows is an exception, in the program's own words."""
+async def test_the_last_failed_attempt_ends_the_execution(batches: BatchWorld) -> None:
+    """Its error has the program's own text."""
 
     async def fail(_: OpenChunk) -> None:
         raise ZeroDivisionError("by nothing")
@@ -229,8 +229,8 @@ async def test_the_last_attempt_ends_it(batches: BatchWorld) -> None:
 
 
 @pytest.mark.parametrize("error", [Rejected("invalid_audience", "no table"), RuntimeError("no plan")])
-async def test_what_cannot_be_cut_is_an_exception(batches: BatchWorld, error: Exception) -> None:
-    """At once where it is permanent; after its attempts where it is not."""
+async def test_a_plan_that_fails_ends_the_execution(batches: BatchWorld, error: Exception) -> None:
+    """At once if the error is permanent, otherwise after its attempts."""
 
     class Unplannable(Numbers):
         async def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
@@ -245,7 +245,7 @@ async def test_what_cannot_be_cut_is_an_exception(batches: BatchWorld, error: Ex
 
 
 async def test_a_batch_has_one_execution_at_work_and_the_oldest_first(batches: BatchWorld) -> None:
-    """The others wait in the order of their slots."""
+    """The others wait, ordered by their slots."""
     batch_id = await batches.put()
     ids = [await batches.start(batch_id) for _ in range(3)]
     work = Numbers(members=20)
@@ -256,7 +256,7 @@ async def test_a_batch_has_one_execution_at_work_and_the_oldest_first(batches: B
 
 
 async def test_two_consumers_share_the_chunks(batches: BatchWorld) -> None:
-    """Each chunk is worked once, by one of them, at the same time."""
+    """Each chunk is worked once, and both consumers work at the same time."""
     both = asyncio.Event()
     at_work: set[int] = set()
 
@@ -279,8 +279,8 @@ async def test_two_consumers_share_the_chunks(batches: BatchWorld) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-async def test_a_batch_whose_chunks_do_not_end_leaves_a_place_to_others(batches: BatchWorld, at_once: int) -> None:
-    """BCO-4: alone it has every place of a process; others have one beside these, one chunk at a time."""
+async def test_a_batch_whose_chunks_do_not_end_leaves_a_slot_to_others(batches: BatchWorld, at_once: int) -> None:
+    """BCO-4: alone it has every slot of a process; others have one more, one chunk at a time."""
     never = asyncio.Event()
     at_work: Counter[str] = Counter()
     most: list[Counter[str]] = []
@@ -304,7 +304,7 @@ async def test_a_batch_whose_chunks_do_not_end_leaves_a_place_to_others(batches:
 
 
 async def test_a_deploy_costs_no_attempt(batches: BatchWorld) -> None:
-    """What was cancelled by a stop is given back as if it had not been begun."""
+    """A chunk that a stop cancels is released as if it had not begun."""
     working = asyncio.Event()
 
     async def hold(_: OpenChunk) -> None:

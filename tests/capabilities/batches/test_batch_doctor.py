@@ -1,4 +1,4 @@
-"""The doctor names what campaigns and batches need and nobody alive has."""
+"""The doctor names what campaigns and batches need and no live process has."""
 
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ VALUES (1, 'c', '{campaign-consumer,scheduler}', '0', now() + interval '1 hour',
 
 
 def findings(url: str, home: Path) -> dict[str, tuple[str, str]]:
-    """Return what the doctor says, by check."""
+    """Return the findings of the doctor, by check."""
     said: Any = tickwright("doctor", "--json", env=environment(DATABASE_URL=url, HOME=str(home))).json
     return {one["check"]: (one["verdict"], one["says"]) for one in said["findings"]}
 
 
-async def test_the_doctor_says_what_a_scheduled_campaign_lacks(database_url: str, tmp_path: Path) -> None:
-    """Nothing where there is none; then the role and the source; nothing is asked for one that is idle."""
+async def test_the_doctor_names_what_a_scheduled_campaign_lacks(database_url: str, tmp_path: Path) -> None:
+    """No finding without campaigns; then the role and the source; none for an idle one."""
     assert {"batches", "campaign-consumer"} & set(findings(database_url, tmp_path)) == set()
     db = await asyncpg.connect(database_url)
     await db.execute(CAMPAIGN)

@@ -1,4 +1,4 @@
-"""Each occurrence that is due becomes one execution, whoever else produces; what does not is written down."""
+"""Each due occurrence becomes one execution, with any number of producers; others are recorded as skipped."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ HOUR = timedelta(hours=1)
 
 
 class NoLease:
-    """Somebody who believes that the lease is his, and is wrong: only the rows stand between him and the others."""
+    """A holder that wrongly believes in its lease: only the rows separate it from the others."""
 
     fence = 0
 
@@ -23,7 +23,7 @@ class NoLease:
         self._pool = batches.pool
 
     def holds(self) -> bool:
-        """Return what he believes."""
+        """Return its belief."""
         return True
 
     @asynccontextmanager
@@ -34,7 +34,7 @@ class NoLease:
 
 
 async def now(batches: BatchWorld) -> datetime:
-    """Return the database's hour that has begun."""
+    """Return the start of the database's current hour."""
     found: datetime = await batches.pool.fetchval("SELECT date_trunc('hour', clock_timestamp())")
     return found
 
@@ -46,13 +46,13 @@ async def slots(batches: BatchWorld, batch_id: int) -> list[datetime]:
 
 
 async def skips(batches: BatchWorld, batch_id: int) -> list[tuple[Any, ...]]:
-    """Return what was written down instead."""
+    """Return the recorded skips."""
     sql = "SELECT slot_at, until_at, slots, reason FROM tickwright.execution_skips WHERE batch_id = $1 ORDER BY slot_at"
     return [tuple(row) for row in await batches.pool.fetch(sql, batch_id)]
 
 
-async def test_what_is_due_gets_one_execution_and_the_next_slot(batches: BatchWorld) -> None:
-    """NEW, and nothing is executed."""
+async def test_a_due_slot_becomes_one_execution_and_the_next_is_set(batches: BatchWorld) -> None:
+    """The execution is NEW, and nothing runs."""
     hour = await now(batches)
     batch_id = await batches.put(first_at=hour, every=(1, "HOURS"), next_slot_at=hour, grace=2 * HOUR)
     assert 0 < await batches.produce() <= 3600
@@ -63,7 +63,7 @@ async def test_what_is_due_gets_one_execution_and_the_next_slot(batches: BatchWo
 
 
 async def test_a_batch_without_repetition_runs_once(batches: BatchWorld) -> None:
-    """Its next slot is none."""
+    """It has no next slot."""
     hour = await now(batches)
     batch_id = await batches.put(first_at=hour, next_slot_at=hour, grace=2 * HOUR)
     await batches.produce()
@@ -73,10 +73,8 @@ async def test_a_batch_without_repetition_runs_once(batches: BatchWorld) -> None
 
 
 @pytest.mark.parametrize(("misfire", "made"), [("one", [-1]), ("all", [-3, -2, -1]), ("none", [])])
-async def test_missed_slots_are_caught_up_as_the_policy_says(
-    batches: BatchWorld, misfire: str, made: list[int]
-) -> None:
-    """And the ones that are not are counted, in one row."""
+async def test_missed_slots_are_caught_up_by_the_policy(batches: BatchWorld, misfire: str, made: list[int]) -> None:
+    """Slots that are not are counted, in one row."""
     hour = await now(batches) + timedelta(minutes=30)
     first = hour - 10 * HOUR
     batch_id = await batches.put(
@@ -105,10 +103,10 @@ async def test_missed_slots_are_caught_up_as_the_policy_says(
     ("overlap", "statuses", "skipped"),
     [("skip", ["NEW"], 1), ("queue", ["NEW", "NEW"], 0), ("replace", ["STOPPED", "NEW"], 0)],
 )
-async def test_an_open_execution_is_met_as_the_policy_says(
+async def test_an_open_execution_is_handled_by_the_policy(
     batches: BatchWorld, overlap: str, statuses: list[str], skipped: int
 ) -> None:
-    """Skipped and written down, queued behind it, or in its place."""
+    """The slot is skipped and recorded, queued behind it, or replaces it."""
     hour = await now(batches)
     batch_id = await batches.put(first_at=hour, every=(1, "HOURS"), next_slot_at=hour, grace=2 * HOUR, overlap=overlap)
     sql = "INSERT INTO tickwright.executions (batch_id, slot_at) VALUES ($1, $2)"
@@ -120,7 +118,7 @@ async def test_an_open_execution_is_met_as_the_policy_says(
 
 
 async def test_five_producers_at_once_make_each_execution_once(batches: BatchWorld) -> None:
-    """Even where all of them believe that they hold the lease."""
+    """Even if all of them believe that they hold the lease."""
     hour = await now(batches)
     first = hour - 19 * HOUR
     for number in range(60):
@@ -136,7 +134,7 @@ async def test_five_producers_at_once_make_each_execution_once(batches: BatchWor
 
 
 async def test_an_unreadable_calendar_does_not_hold_up_the_others(batches: BatchWorld) -> None:
-    """It is looked at again later; a zone may be gone from the machine's table."""
+    """It is read again later; a zone may be gone from the machine's table."""
     hour = await now(batches)
     wrong = await batches.put("wrong", first_at=hour, zone="Mars/Olympus", every=(1, "HOURS"), next_slot_at=hour - HOUR)
     right = await batches.put("right", first_at=hour, every=(1, "HOURS"), next_slot_at=hour, grace=2 * HOUR)
@@ -147,7 +145,7 @@ async def test_an_unreadable_calendar_does_not_hold_up_the_others(batches: Batch
 
 
 async def test_a_lost_lease_writes_nothing(batches: BatchWorld) -> None:
-    """Whoever was overtaken finds no transaction."""
+    """An overtaken producer gets no transaction."""
 
     class Lost(NoLease):
         @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses when actions are released costs that action or that execution alone."""
+"""When PostgreSQL refuses to release actions, only that action or that execution is affected."""
 
 import pytest
 
@@ -22,7 +22,7 @@ TABLES = {"pg:actions": "tickwright.outbox", "python:act": "tickwright.scheduled
 
 
 async def finished(batches: BatchWorld, name: str, **definition: object) -> int:
-    """Return an execution of five members that is finished: 0, 2 and 4 have actions, 4 those of another chunk."""
+    """Return a finished execution of five members: 0, 2 and 4 have actions, that of 4 in another chunk."""
     await batches.process(Numbers(members=5, chunk_rows=4), names=[name])
     execution_id = await batches.start(await batches.put(name, definition))
     assert (await batches.over(execution_id))["status"] == "FINISHED"
@@ -30,7 +30,7 @@ async def finished(batches: BatchWorld, name: str, **definition: object) -> int:
 
 
 async def explained(batches: BatchWorld, execution_id: int) -> str:
-    """Return what is said of an execution."""
+    """Return the explanation of an execution."""
     reasons = (await Executions(batches.pool, Cursors(batches.pool)).explain(execution_id)).reasons
     return "\n".join(reason.text for reason in reasons)
 
@@ -42,8 +42,8 @@ async def left(batches: BatchWorld, name: str, target: str) -> list[str]:
 
 
 @pytest.mark.parametrize("target", TABLES)
-async def test_an_action_that_is_too_large_keeps_back_no_other_one(batches: BatchWorld, target: str) -> None:
-    """BCK-3: it alone is left out, the problems of its execution name it, and other executions have their turn."""
+async def test_an_action_that_is_too_large_blocks_no_other(batches: BatchWorld, target: str) -> None:
+    """BCK-3: it alone stays, the problems of its execution name it, and other executions are released."""
     bad = await finished(batches, "bad", action={"target": target, "release": "finished"})
     good = await finished(batches, "good", action={"target": target, "release": "finished"})
     await batches.pool.execute(LARGE, "2", bad)
@@ -62,12 +62,12 @@ async def test_an_action_that_is_too_large_keeps_back_no_other_one(batches: Batc
     said = {one.client_id: one.released for one in (await executions.actions(bad)).items}
     assert said == {"0": True, "2": False, "4": True}
     assert [one.released for one in (await executions.actions(bad, client_id="2")).items] == [False]
-    told = await explained(batches, bad)
-    assert "1 of its 3 actions were never released; they are too large" in told
+    explanation = await explained(batches, bad)
+    assert "1 of its 3 actions were never released; they are too large" in explanation
 
 
-async def test_what_is_refused_as_a_whole_lets_others_go_on(batches: BatchWorld) -> None:
-    """BCK-3: the execution is set aside with the reason, and is released once the reason is gone."""
+async def test_an_execution_that_is_refused_as_a_whole_blocks_no_other(batches: BatchWorld) -> None:
+    """BCK-3: it is set aside with the reason, and is released once the reason is gone."""
     bad = await finished(batches, "bad", action={"target": "python:no type", "release": "finished"})
     good = await finished(batches, "good")
     await batches.check()
@@ -88,8 +88,8 @@ async def test_what_is_refused_as_a_whole_lets_others_go_on(batches: BatchWorld)
 
 
 @pytest.mark.parametrize("rate", ["1e-20", "5e-324", "1e-400", "1e400", "0", "null"])
-async def test_a_rate_without_measure_lets_others_go_on(batches: BatchWorld, rate: str) -> None:
-    """Of a row that is there: its turn moves within what a timestamp holds, and others have theirs."""
+async def test_an_extreme_rate_blocks_no_other_execution(batches: BatchWorld, rate: str) -> None:
+    """For a stored rate: the next release stays within what a timestamp holds, and others are released."""
     work = Numbers(members=5, chunk_rows=4)
     await batches.process(work, names=["bad", "good"])
     bad_batch, good_batch = await batches.put("bad"), await batches.put("good")
@@ -100,7 +100,7 @@ async def test_a_rate_without_measure_lets_others_go_on(batches: BatchWorld, rat
     await batches.pool.execute(FINISH, bad)
 
     async def released() -> bool:
-        await batches.check()  # which leaves out what a consumer has locked just now
+        await batches.check()  # skips executions that a consumer has locked
         rows = [await batches.execution(one) for one in (bad, good)]
         return bool(rows[0]["chunks_released"] > 0 and rows[1]["released"] == 3)
 

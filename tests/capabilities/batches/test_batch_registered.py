@@ -1,4 +1,4 @@
-"""What a program brings is registered when it starts: once, whole, and running by itself where it is timed."""
+"""A program's batches are registered when it starts: once, whole, and scheduled if they have a time."""
 
 from typing import Any
 
@@ -31,12 +31,12 @@ def program(**when: Any) -> Declarations:
 
 @pytest.fixture
 def rows(pool: Pool) -> Batches:
-    """The batches of programs."""
+    """Return the batches of programs."""
     return Batches(pool, Cursors(pool), PROGRAM)
 
 
-async def test_a_timed_batch_runs_by_itself_when_it_is_first_registered(pool: Pool, rows: Batches) -> None:
-    """From its next occurrence on; whoever deactivates it is not overruled by the next start."""
+async def test_a_timed_batch_is_scheduled_when_it_is_first_registered(pool: Pool, rows: Batches) -> None:
+    """From its next occurrence on; the next start does not undo a deactivation."""
     batches = program(cron="0 3 1 * *").registrations
     await declare_batches(rows, batches)
     made = await rows.get("months.close")
@@ -48,10 +48,10 @@ async def test_a_timed_batch_runs_by_itself_when_it_is_first_registered(pool: Po
     assert (await rows.get("months.close")).status == "IDLE"
 
 
-async def test_a_registration_that_ends_between_making_and_scheduling_left_nothing(
+async def test_a_registration_that_fails_before_scheduling_leaves_nothing(
     pool: Pool, rows: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One transaction does both: the next start finds no batch that nobody would ever schedule."""
+    """One transaction creates and schedules: the next start finds no batch that would never be scheduled."""
 
     async def fail(*_: object) -> None:
         raise ConnectionResetError("gone")
@@ -67,8 +67,8 @@ async def test_a_registration_that_ends_between_making_and_scheduling_left_nothi
 
 
 @pytest.mark.parametrize("when", [{}, {"date_time_execution": "2026-01-05T09:00"}], ids=["by hand", "gone by"])
-async def test_a_batch_without_an_occurrence_left_waits_for_somebody(rows: Batches, when: dict[str, str]) -> None:
-    """Its program starts all the same."""
+async def test_a_batch_without_an_occurrence_left_waits_for_an_operator(rows: Batches, when: dict[str, str]) -> None:
+    """Its program starts nevertheless."""
     await declare_batches(rows, program(**when).registrations)
     made = await rows.get("months.close")
     assert (made.status, made.next_slot_at, made.next_slots) == ("IDLE", None, [])

@@ -1,4 +1,4 @@
-"""What functions of batches do that no contract allows: each fails its own execution, and no claim stays behind."""
+"""Handlers of batches that break the contract: each fails its own execution, and no claim is left."""
 
 import asyncio
 from collections import Counter
@@ -20,20 +20,20 @@ TRIES = {how: 1 if how in FINAL else 2 for how in STRANGE}
 
 
 class Strange(Numbers):
-    """Behaves as the name of its batch says, in its plan or with its chunk."""
+    """A batch that behaves as its name says, in its plan or with its chunk."""
 
     def __init__(self, *, plans: bool) -> None:
         super().__init__(members=5)
         self._plans, self.calls = plans, Counter[str]()
 
     async def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
-        """Cut it."""
+        """Cut the plan."""
         await self._behave(run, self._plans)
         async for chunk in super().plan(run):
             yield chunk
 
     async def work(self, chunk: OpenChunk) -> None:
-        """Work it."""
+        """Work on a chunk."""
         await self._behave(chunk.run, not self._plans)
         await super().work(chunk)
 
@@ -44,7 +44,7 @@ class Strange(Numbers):
 
 
 @pytest.mark.parametrize("plans", [False, True], ids=["chunk", "plan"])
-async def test_whatever_a_function_does_fails_its_own_execution(batches: BatchWorld, plans: bool) -> None:
+async def test_whatever_a_handler_does_fails_its_own_execution(batches: BatchWorld, plans: bool) -> None:
     """C2: each try is counted, the last one ends the execution, and the next one is worked."""
     work = Strange(plans=plans)
     process = await batches.process(work, names=[*STRANGE, "sound"])
@@ -69,13 +69,13 @@ async def test_whatever_a_function_does_fails_its_own_execution(batches: BatchWo
 async def check_an_end_that_is_not_written(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch, error: Exception, within_s: float = 30
 ) -> None:
-    """The first write of an end raises ``error``."""
+    """Check an end whose first write raises ``error``."""
     failed, errors = ChunksStore.fail, [error]
 
-    async def fails_once(self: ChunksStore, *said: Any) -> bool:
+    async def fails_once(self: ChunksStore, *arguments: Any) -> bool:
         if errors:
             raise errors.pop()
-        return await failed(self, *said)
+        return await failed(self, *arguments)
 
     async def fails(_chunk: OpenChunk) -> None:
         raise Rejected("its_own", "its own")
@@ -94,14 +94,14 @@ async def check_an_end_that_is_not_written(
 async def test_a_claim_whose_end_is_not_written_is_released(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """CLW-4: it does not stay owned by a session that lives, and what PostgreSQL refuses is not repeated for ever."""
+    """CLW-4: it does not stay owned by a live session, and what PostgreSQL refuses is not repeated for ever."""
     await check_an_end_that_is_not_written(batches, monkeypatch, error)
 
 
 async def test_the_suite_notices_a_claim_that_is_forgotten(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the guard: the process knows nothing of the claim any more, and its session owns it."""
+    """Mutant: the process no longer knows the claim, and its session owns it."""
     mutate(monkeypatch, ClaimedWork._try, 'self._gate.unsure |= outcome == "broken"', "pass")
     with pytest.raises(AssertionError, match="has ended"):
         await check_an_end_that_is_not_written(batches, monkeypatch, RuntimeError("ours"), 5)
@@ -110,14 +110,14 @@ async def test_the_suite_notices_a_claim_that_is_forgotten(
 async def test_a_claim_whose_release_is_cancelled_is_released(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLW-3: a second stop comes while the first one releases the claim."""
+    """CLW-3: a second stop arrives while the first one releases the claim."""
     release, working, releasing = ChunksStore.release, asyncio.Event(), asyncio.Event()
 
-    async def release_slowly(self: ChunksStore, *said: Any) -> None:
+    async def release_slowly(self: ChunksStore, *arguments: Any) -> None:
         if not releasing.is_set():
             releasing.set()
             await asyncio.Event().wait()
-        await release(self, *said)
+        await release(self, *arguments)
 
     async def hold(_chunk: OpenChunk) -> None:
         if not working.is_set():

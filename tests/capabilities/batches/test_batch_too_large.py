@@ -1,4 +1,4 @@
-"""What no message can carry is refused where it comes in: it costs one client, or its own execution."""
+"""Values that no message can carry are refused where they enter: each costs one client, or its own execution."""
 
 import json
 from functools import partial
@@ -44,7 +44,7 @@ async def test_a_document_that_no_message_carries_costs_its_client_only(
 
 
 async def test_a_document_of_duckdb_that_is_no_json_costs_its_client_only(database_url: str, tmp_path: Path) -> None:
-    """DuckDB takes NaN in a document, which JSON has not."""
+    """DuckDB accepts NaN in a document, JSON does not."""
     async with audience_world("duckdb", tmp_path, database_url) as world:
         await world.fill({"id": "bigint", "doc": "json"}, [(1, "[0.5]"), (2, "[NaN]"), (3, "[]")])
         await skips_the_second(world, "doc")
@@ -54,7 +54,7 @@ async def test_a_document_of_duckdb_that_is_no_json_costs_its_client_only(databa
 async def test_a_text_of_sqlite_that_is_not_utf_8_costs_its_client_only(
     database_url: str, tmp_path: Path, where: str
 ) -> None:
-    """Whether it is a field, a column or the key; the dry run says the same."""
+    """Whether it is a field, a column or the key; a dry run counts the same."""
     async with audience_world("sqlite", tmp_path, database_url) as world:
         await world.fill({"id": "text", "doc": "text"}, [("1", "a"), ("2", "b"), ("zoë", "c")])
         name = "id" if where == "key" else "doc"
@@ -63,7 +63,7 @@ async def test_a_text_of_sqlite_that_is_not_utf_8_costs_its_client_only(
 
 
 async def skips_the_second(world: AudienceWorld, column: str, fields: dict[str, Any] | None = None) -> None:
-    """Two of three members are selected, and a dry run counts the same."""
+    """Check that two of three members are selected, and that a dry run counts the same."""
     terms = world.terms(fields=fields) if fields else world.terms(columns=[column], fields={})
     (read,) = await world.everything(terms, 100)
     assert [read.result.seen, read.result.selected, read.result.skipped] == [3, 2, 1]
@@ -74,7 +74,7 @@ async def skips_the_second(world: AudienceWorld, column: str, fields: dict[str, 
 
 
 def chunk_of() -> BatchChunk:
-    """Return a chunk as a function sees it."""
+    """Return a chunk as a handler sees it."""
     run = Run(1, 1, "program", "large", 1, cast(Any, None), {})
     return BatchChunk(cast(Any, SimpleNamespace(run=run, number=0, value={})), cast(Any, None))
 
@@ -88,7 +88,7 @@ def chunk_of() -> BatchChunk:
     ids=["large", "nan", "nul", "half a pair", "long", "no json"],
 )  # fmt: skip
 def test_a_payload_that_no_message_carries_is_refused_at_once(payload: Any) -> None:
-    """``act`` says so; what fits is taken."""
+    """``act`` raises; a payload that fits is taken."""
     with pytest.raises(Rejected) as refused:
         chunk_of().act("1", payload)
     assert refused.value.code == "invalid_action"
@@ -96,16 +96,16 @@ def test_a_payload_that_no_message_carries_is_refused_at_once(payload: Any) -> N
 
 @pytest.mark.parametrize("client_id", ["", "\ud800", "a\0", "x" * 1001])
 def test_an_id_that_no_message_carries_is_refused_at_once(client_id: str) -> None:
-    """As a payload is."""
+    """Like a payload."""
     with pytest.raises(Rejected) as refused:
         chunk_of().act(client_id)
     assert refused.value.code == "invalid_action"
 
 
-async def test_a_payload_that_postgresql_keeps_as_too_much_ends_its_own_execution(
+async def test_a_payload_that_postgresql_stores_too_large_ends_its_own_execution(
     database_url: str, tmp_path: Path
 ) -> None:
-    """A list of small numbers takes twelve bytes each; what fits leaves, and so does another batch."""
+    """A list of small numbers takes twelve bytes each; a payload that fits leaves, and so does another batch."""
     program = Declarations()
 
     @program.batch("large", action="pg:large")

@@ -1,4 +1,4 @@
-"""Retention of batches: old executions go with all that they have, and nothing of one that could go on."""
+"""Retention of batches: old executions are deleted with all their rows, and nothing of one that could go on."""
 
 import pytest
 
@@ -34,7 +34,7 @@ async def ended(world: BatchWorld, status: str, *, old: bool = True, released: b
 
 
 async def clear(world: BatchWorld) -> float:
-    """Make one round."""
+    """Run one round."""
     return await world.check(BatchRetention(), owner="upkeep")  # type: ignore[arg-type]  # a round like the checker's
 
 
@@ -44,15 +44,15 @@ async def left(world: BatchWorld, execution_id: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("status", ["FINISHED", "STOPPED", "DISABLED", "EXCEPTION_OCCURRED"])
-async def test_an_old_execution_goes_with_chunks_and_actions(batches: BatchWorld, status: str) -> None:
-    """However it ended."""
+async def test_an_old_execution_is_deleted_with_chunks_and_actions(batches: BatchWorld, status: str) -> None:
+    """Whatever its last status."""
     execution_id = await ended(batches, status)
     assert await clear(batches) > 0
     assert await left(batches, execution_id) == (0, 0, 0)
 
 
-async def test_what_could_go_on_or_is_young_stays(batches: BatchWorld) -> None:
-    """One that releases, one that ended lately, one that is open since long ago."""
+async def test_an_execution_that_could_go_on_or_is_young_stays(batches: BatchWorld) -> None:
+    """One that releases, one that ended lately, one that has been open for long."""
     kept = [
         await ended(batches, "FINISHED", released=False),
         await ended(batches, "FINISHED", old=False),
@@ -67,10 +67,10 @@ async def test_what_could_go_on_or_is_young_stays(batches: BatchWorld) -> None:
     assert (await batches.execution(kept[2]))["status"] == "EXCEPTION_OCCURRED"
 
 
-async def test_a_failed_one_cannot_be_retried_while_its_chunks_go(
+async def test_a_failed_execution_cannot_be_retried_while_its_chunks_are_deleted(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round that is cut off leaves it stopped; the next ones take away the rest, the row last."""
+    """A round that is cut off leaves it stopped; the next ones delete the rest, its row last."""
     monkeypatch.setattr(module, "BATCH", 20)
     monkeypatch.setattr(module, "BATCHES_MAX", 1)
     execution_id = await ended(batches, "EXCEPTION_OCCURRED")
@@ -82,7 +82,7 @@ async def test_a_failed_one_cannot_be_retried_while_its_chunks_go(
     assert await left(batches, execution_id) == (0, 0, 0)
 
 
-async def test_old_notes_of_what_was_skipped_go(batches: BatchWorld) -> None:
+async def test_old_records_of_skips_are_deleted(batches: BatchWorld) -> None:
     """Not one whose last occurrence is younger."""
     batch_id = await batches.put()
     sql = (
@@ -95,10 +95,10 @@ async def test_old_notes_of_what_was_skipped_go(batches: BatchWorld) -> None:
     assert await batches.pool.fetchval("SELECT count(*) FROM tickwright.execution_skips") == 2
 
 
-async def test_a_failed_one_that_somebody_holds_waits_with_all_that_it_has(
+async def test_a_failed_execution_that_is_locked_keeps_all_its_rows(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has its row may be about to retry it: until it is stopped nothing of it goes."""
+    """The lock may be of a retry: until the execution is stopped, none of its rows is deleted."""
     monkeypatch.setattr(module, "BATCHES_MAX", 1)
     execution_id = await ended(batches, "EXCEPTION_OCCURRED")
     async with batches.pool.acquire() as connection, connection.transaction():

@@ -1,4 +1,4 @@
-"""What operators do with campaigns: activated, deactivated, started, stopped by the table of states, under a lock."""
+"""Actions of operators on campaigns, by the table of states and under a lock: activate, deactivate, start, stop."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ async def test_activate_counts_from_the_next_occurrence(campaigns: CampaignApi) 
     assert [action for _, action, _ in await campaigns.trail()] == ["campaigns.create", "campaigns.activate"]
 
 
-async def test_what_cannot_run_by_itself_is_not_activated(campaigns: CampaignApi) -> None:
+async def test_a_campaign_that_cannot_run_by_itself_is_not_activated(campaigns: CampaignApi) -> None:
     """A manual one, and one whose only run is over."""
     await campaigns.create("by-hand")
     refused = (await campaigns.post("/campaigns/by-hand/activate")).says(409, "campaign_is_manual")
@@ -50,7 +50,7 @@ async def test_what_cannot_run_by_itself_is_not_activated(campaigns: CampaignApi
 
 
 async def test_an_edit_of_the_schedule_moves_the_next_occurrence(campaigns: CampaignApi) -> None:
-    """Another edit leaves it; one that makes the campaign manual takes it away."""
+    """Another edit leaves it; one that makes the campaign manual removes it."""
     await campaigns.create("loans", SIX_HOURS)
     before = (await campaigns.act("/campaigns/loans/activate"))["next_slot_at"]
     same = await campaigns.put("loans", {**SIX_HOURS, "rate": "5/s"})
@@ -64,7 +64,7 @@ async def test_an_edit_of_the_schedule_moves_the_next_occurrence(campaigns: Camp
 
 
 async def test_start_makes_an_execution_for_this_moment(campaigns: CampaignApi) -> None:
-    """Of any type and status, in the name of who started it, later than every occurrence before it."""
+    """Of any type and status, in the operator's name, with a later slot than every one before it."""
     await campaigns.create("loans", SIX_HOURS)
     future = datetime(2999, 1, 1, tzinfo=UTC)
     await campaigns.slot("loans", future, "FINISHED")
@@ -75,7 +75,7 @@ async def test_start_makes_an_execution_for_this_moment(campaigns: CampaignApi) 
     assert (await campaigns.trail())[-1] == ("operator", "campaigns.start", "campaign:loans")
 
 
-async def test_start_beside_an_open_execution_keeps_to_the_overlap_policy(campaigns: CampaignApi) -> None:
+async def test_a_start_with_an_open_execution_follows_the_overlap_policy(campaigns: CampaignApi) -> None:
     """Skip refuses, queue lets it wait, replace stops the open one."""
     for overlap in ("skip", "queue", "replace"):
         await campaigns.create(overlap, LOAN, overlap=overlap)
@@ -92,8 +92,8 @@ async def test_start_beside_an_open_execution_keeps_to_the_overlap_policy(campai
         assert len((await campaigns.get(f"/executions?campaign={overlap}"))["items"]) == executions
 
 
-async def test_stop_ends_what_is_open_and_deactivate_what_would_come(campaigns: CampaignApi) -> None:
-    """Stopped is the execution, disabled the campaign with it; ended ones stay as they are."""
+async def test_stop_ends_open_executions_and_deactivate_also_the_schedule(campaigns: CampaignApi) -> None:
+    """A stop makes them STOPPED, a deactivation DISABLED; ended ones stay as they are."""
     await campaigns.create("loans", SIX_HOURS)
     await campaigns.act("/campaigns/loans/activate")
     done = await campaigns.slot("loans", LONG_AGO, "FINISHED")
@@ -114,10 +114,10 @@ async def test_stop_ends_what_is_open_and_deactivate_what_would_come(campaigns: 
 
 
 @pytest.mark.parametrize(("action", "status"), [("stop", "STOPPED"), ("deactivate", "DISABLED")])
-async def test_what_is_finished_and_not_released_is_never_released_behind_a_stop(
+async def test_a_stop_prevents_the_release_of_a_finished_execution(
     campaigns: CampaignApi, action: str, status: str
 ) -> None:
-    """An operator who stops a campaign means its messages: the checker finds nothing more of it."""
+    """An operator who stops a campaign means its messages, too: the checker releases no more of it."""
     await campaigns.create("loans", SIX_HOURS)
     releasing = await campaigns.slot("loans", LONG_AGO, "FINISHED", chunks=3, chunks_done=3, chunks_released=1)
     released = await campaigns.slot("loans", LONG_AGO + timedelta(hours=1), "FINISHED", chunks=3, chunks_released=3)
@@ -128,15 +128,15 @@ async def test_what_is_finished_and_not_released_is_never_released_behind_a_stop
 
 
 async def test_two_operators_start_one_execution(campaigns: CampaignApi) -> None:
-    """They meet at the campaign's row: one starts, all the others are refused."""
+    """Their transactions meet at the campaign's row: one starts, all others are refused."""
     await campaigns.create("loans")
     answers = await asyncio.gather(*(campaigns.post("/campaigns/loans/start") for _ in range(12)))
     assert sorted(answer.status for answer in answers) == [200] + [409] * 11, [answer.body for answer in answers]
     assert len((await campaigns.get("/executions"))["items"]) == 1
 
 
-async def test_a_start_and_the_producer_do_not_slip_past_each_other(batches: BatchWorld) -> None:
-    """Who holds the batch's row looks what is open behind that: what was started until then is not overlooked."""
+async def test_a_start_and_the_producer_do_not_miss_each_other(batches: BatchWorld) -> None:
+    """The holder of the batch's row reads open executions after the lock, and so sees every earlier start."""
     hour = await batches.pool.fetchval("SELECT date_trunc('hour', clock_timestamp())")
     batch_id = await batches.put(first_at=hour, every=(1, "HOURS"), next_slot_at=hour, grace=timedelta(hours=2))
     stops = Stops()
@@ -151,8 +151,8 @@ async def test_a_start_and_the_producer_do_not_slip_past_each_other(batches: Bat
     assert await batches.pool.fetchval("SELECT reason FROM tickwright.execution_skips") == "overlap"
 
 
-async def test_an_edit_leaves_what_is_under_way_on_its_version(batches: BatchWorld) -> None:
-    """The execution goes on with the snapshot with which it began; the next one has the new words."""
+async def test_an_edit_leaves_a_running_execution_on_its_version(batches: BatchWorld) -> None:
+    """It goes on with the snapshot with which it began; the next one has the new definition."""
     begun = asyncio.Event()
     go_on = asyncio.Event()
 
@@ -172,8 +172,8 @@ async def test_an_edit_leaves_what_is_under_way_on_its_version(batches: BatchWor
     assert (row["status"], row["version"], b'"said": "old"' in bytes(shown.definition)) == ("FINISHED", 1, True)
 
 
-async def test_a_chunk_that_is_worked_while_its_batch_is_stopped_counts_for_nothing(batches: BatchWorld) -> None:
-    """Its consumer loses at the end: no action is written, and the execution stays stopped."""
+async def test_a_chunk_that_is_worked_while_its_batch_is_stopped_does_not_count(batches: BatchWorld) -> None:
+    """Its completion is refused: no action is written, and the execution stays stopped."""
     begun = asyncio.Event()
     go_on = asyncio.Event()
 
@@ -188,14 +188,14 @@ async def test_a_chunk_that_is_worked_while_its_batch_is_stopped_counts_for_noth
     await asyncio.wait_for(begun.wait(), 30)
     await control.act(BatchAction.STOP, "numbers", caller=ADA)
     go_on.set()
-    await eventually_async(lambda: process.consumer.running == 0, what="the consumer has nothing in its hands")
+    await eventually_async(lambda: process.consumer.running == 0, what="the consumer has no chunk")
     row = await batches.execution(started)
     assert (row["status"], row["chunks_done"], row["ended_why"]) == ("STOPPED", 0, "stopped by ada")
     assert await batches.actions(started) == []
 
 
 async def test_a_retry_goes_on_at_the_chunks_that_are_not_done(batches: BatchWorld) -> None:
-    """Nothing else is redone, the attempts are whole again, and each client has one action."""
+    """No other chunk is worked again, attempts count from none, and each client has one action."""
     broken = True
 
     async def break_one(chunk: OpenChunk) -> None:
@@ -221,7 +221,7 @@ async def test_a_retry_goes_on_at_the_chunks_that_are_not_done(batches: BatchWor
 
 
 async def test_a_chunk_that_is_at_work_while_its_execution_is_retried_still_counts(batches: BatchWorld) -> None:
-    """It is not done again, also where the execution has to wait for another one and is NEW meanwhile."""
+    """It is not worked again, also where the execution waits for another one and is NEW meanwhile."""
     go_on = asyncio.Event()
 
     async def hold_and_break(chunk: OpenChunk) -> None:

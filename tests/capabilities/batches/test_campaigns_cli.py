@@ -36,7 +36,7 @@ target = "pg:applications"
 
 @pytest.fixture
 def env(database_url: str, tmp_path: Path) -> dict[str, str]:
-    """An environment that goes straight to a fresh database, whose one source is that database."""
+    """An environment that names a fresh database, whose one source is that database."""
     with psycopg.connect(database_url) as connection:
         connection.execute(CLIENTS.encode())
     config = tmp_path / "tickwright.toml"
@@ -45,12 +45,12 @@ def env(database_url: str, tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_campaigns_life_in_commands(env: dict[str, str], tmp_path: Path) -> None:
-    """Put from TOML, tried, activated, started, looked at, stopped, edited from its own JSON, deleted."""
+    """Put from TOML, tried, activated, started, shown, stopped, edited from its own JSON, deleted."""
     file = tmp_path / "loans.toml"
     file.write_text(TOML, encoding="utf-8")
 
-    def run(*words: str, stdin: str | None = None) -> Said:
-        return tickwright(*words, env=env, stdin=stdin)
+    def run(*arguments: str, stdin: str | None = None) -> Said:
+        return tickwright(*arguments, env=env, stdin=stdin)
 
     made = run("campaigns", "put", str(file))
     assert (made.code, made.out) == (0, "loans created: version 1, AUTOMATIC, IDLE\n"), made
@@ -73,10 +73,10 @@ def test_a_campaigns_life_in_commands(env: dict[str, str], tmp_path: Path) -> No
     assert stopped.out.endswith(f"; execution {started} is STOPPED\n")
     assert run("executions", "retry", str(started), "--json").error["code"] == "not_failed"
     shown = run("campaigns", "show", "loans", "--json").json
-    words = {**shown["definition"], "rate": "100/s", "version": shown["version"]}
-    edited = run("campaigns", "put", "-", "--name", "loans", stdin=json.dumps(words))
+    arguments = {**shown["definition"], "rate": "100/s", "version": shown["version"]}
+    edited = run("campaigns", "put", "-", "--name", "loans", stdin=json.dumps(arguments))
     assert edited.out == "loans edited: version 2, AUTOMATIC, SCHEDULED\n"
-    assert run("campaigns", "put", "-", "--name", "loans", "--json", stdin=json.dumps(words)).error["code"] == (
+    assert run("campaigns", "put", "-", "--name", "loans", "--json", stdin=json.dumps(arguments)).error["code"] == (
         "version_conflict"
     )
     assert [one["version"] for one in run("campaigns", "versions", "loans", "--json").json["items"]] == [2, 1]
@@ -88,7 +88,7 @@ def test_a_campaigns_life_in_commands(env: dict[str, str], tmp_path: Path) -> No
 
 
 def test_a_wrong_expression_is_shown_with_its_place(env: dict[str, str]) -> None:
-    """A caret below the text; 1 for a definition with mistakes, 2 for what cannot be read."""
+    """A caret below the text; 1 for a definition with errors, 2 for one that cannot be read."""
     wrong = json.dumps({"name": "loans", **LOAN, "expression": "client.age > 25 &&\nclient.agee < 60"})
     refused = tickwright("campaigns", "put", "-", env=env, stdin=wrong)
     assert refused.code == 1
@@ -96,8 +96,8 @@ def test_a_wrong_expression_is_shown_with_its_place(env: dict[str, str]) -> None
     assert "(unknown_field)" in refused.err
     checked = tickwright("campaigns", "check", "-", env=env, stdin=wrong)
     assert (checked.code, "expression: " in checked.out, "\n  ^" in checked.err) == (1, True, True), checked
-    told = tickwright("campaigns", "check", "-", "--json", env=env, stdin=wrong)
-    assert (told.code, told.json["valid"], told.json["problems"][0]["line"], told.err) == (1, False, 2, "")
+    checked = tickwright("campaigns", "check", "-", "--json", env=env, stdin=wrong)
+    assert (checked.code, checked.json["valid"], checked.json["problems"][0]["line"], checked.err) == (1, False, 2, "")
     good = tickwright("campaigns", "check", "-", env=env, stdin=json.dumps({"name": "loans", **SIX_HOURS}))
     assert (good.code, good.out) == (0, "it is valid\n")
     for text in ("{", "[1]", "type = "):
@@ -116,8 +116,8 @@ async def remote(campaigns: CampaignApi) -> dict[str, str]:
 async def test_the_same_commands_go_through_an_api(campaigns: CampaignApi, remote: dict[str, str]) -> None:
     """With the role of the key: an operator starts and tries, and edits nothing."""
 
-    async def run(*words: str, stdin: str | None = None) -> Any:
-        return await asyncio.to_thread(tickwright, *words, "--json", env=remote, stdin=stdin)
+    async def run(*arguments: str, stdin: str | None = None) -> Any:
+        return await asyncio.to_thread(tickwright, *arguments, "--json", env=remote, stdin=stdin)
 
     await campaigns.create("loans")
     assert (await run("campaigns", "dry-run", "loans")).json["members"] == 5

@@ -1,4 +1,4 @@
-"""Definitions of campaigns by REST: made, edited in versions, refused with every mistake, tried unsaved."""
+"""Definitions of campaigns by REST: created, edited in versions, refused with every error, tried unsaved."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from kit.campaigns import AUDIENCE, FORBIDDEN, LOAN, SIX_HOURS, CampaignApi
 
 
 async def test_a_campaigns_life_by_rest(campaigns: CampaignApi) -> None:
-    """Made with every default said, shown in words that make it again, edited, forgotten; all in the trail."""
+    """Created with defaults, shown as a body that creates it again, edited, deleted; each in the audit trail."""
     made = await campaigns.create("loans", SIX_HOURS)
     assert (made["kind"], made["status"], made["version"], made["set_by"]) == ("campaign", "IDLE", 1, "operator")
     assert made["definition"]["date_time_execution"] == "2026-01-05T09:00:00+02:00"
@@ -26,8 +26,8 @@ async def test_a_campaigns_life_by_rest(campaigns: CampaignApi) -> None:
     assert await campaigns.trail() == [("admin", action, "campaign:loans") for action in actions]
 
 
-async def test_what_an_execution_is_begun_with(campaigns: CampaignApi) -> None:
-    """The definition in the table has the kind's words, and the rate per second beside it."""
+async def test_the_stored_definition_has_what_an_execution_needs(campaigns: CampaignApi) -> None:
+    """Its kind's fields, and the rate per second."""
     await campaigns.create("loans", LOAN, rate="60/min", on_finished="pg:ends", chunk_rows=200, attempts=3)
     row = await campaigns.api.pool.fetchrow("SELECT definition::text, product_codes, served_by FROM tickwright.batches")
     assert json.loads(row["definition"]) == {
@@ -43,7 +43,7 @@ async def test_what_an_execution_is_begun_with(campaigns: CampaignApi) -> None:
 
 
 async def test_versions_stay_readable(campaigns: CampaignApi) -> None:
-    """Each edit is one more, the old ones are as they were written, and a page goes on behind the other."""
+    """Each edit adds one, the old ones stay as they were written, and pages follow each other."""
     await campaigns.create("loans")
     for rows in (100, 200, 300):
         await campaigns.put("loans", {**LOAN, "chunk_rows": rows})
@@ -57,7 +57,7 @@ async def test_versions_stay_readable(campaigns: CampaignApi) -> None:
 
 
 async def test_an_edit_of_an_old_version_is_refused(campaigns: CampaignApi) -> None:
-    """Who says which version he edits overwrites nobody; it is refused as well where there is nothing to edit."""
+    """An edit that names its version overwrites no other edit; it is also refused where there is no campaign."""
     await campaigns.create("loans")
     await campaigns.put("loans", {**LOAN, "chunk_rows": 100, "version": 1})
     late = await campaigns.api.admin.send("PUT", "/v1/campaigns/loans", {**LOAN, "chunk_rows": 200, "version": 1})
@@ -68,7 +68,7 @@ async def test_an_edit_of_an_old_version_is_refused(campaigns: CampaignApi) -> N
 
 
 async def test_names_are_taken_once(campaigns: CampaignApi) -> None:
-    """By any kind of batch; a put under another name than the body's is refused."""
+    """Over all kinds of batches; a put under another name than the body's is refused."""
     await campaigns.create("loans")
     (await campaigns.api.admin.post("/v1/campaigns", {"name": "loans", **LOAN})).says(409, "campaign_exists")
     await campaigns.api.pool.execute(
@@ -128,16 +128,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_a_wrong_word_is_refused(campaigns: CampaignApi) -> None:
-    """With its field and what to do, and nothing is written."""
+async def test_a_wrong_field_is_refused(campaigns: CampaignApi) -> None:
+    """With its name and what to do, and nothing is written."""
     for wrong, field in WRONG:
         problem = await campaigns.refused({**SIX_HOURS, **wrong})
         assert [one["field"] for one in problem["problems"]] == [field], problem
         assert problem["detail"].startswith(f"{field}: "), problem
 
 
-async def test_every_mistake_is_named_at_once(campaigns: CampaignApi) -> None:
-    """Those of all words, of the audience's table, and the place of the one in the expression."""
+async def test_every_error_is_named_at_once(campaigns: CampaignApi) -> None:
+    """Those of all fields, of the audience's table, and the position in the expression."""
     audience = {**AUDIENCE, "fields": {"age": "int", "incom": "double"}, "keys": 1}
     wrong = {**SIX_HOURS, "overlap": "wait", "chunk_row": 5, "audience": audience, "expression": "client.age >"}
     problem = await campaigns.refused({**wrong, "action": {"target": "nothing"}})
@@ -156,7 +156,7 @@ EXPRESSIONS = [
 ]
 
 
-async def test_a_wrong_expression_is_refused_with_its_place(campaigns: CampaignApi) -> None:
+async def test_a_wrong_expression_is_refused_with_its_position(campaigns: CampaignApi) -> None:
     """The error has the expression's own code, with line and column in the text as it was sent."""
     found = []
     for expression, _, _, _ in EXPRESSIONS:
@@ -170,13 +170,13 @@ async def test_a_wrong_expression_is_refused_with_its_place(campaigns: CampaignA
 
 
 async def test_a_manual_campaign_has_no_schedule(campaigns: CampaignApi) -> None:
-    """Words that would never be looked at are refused, each."""
+    """Each field that would never be used is refused."""
     problem = await campaigns.refused({**SIX_HOURS, "type": "MANUAL"})
     assert {one["field"] for one in problem["problems"]} == {"date_time_execution", "restartable"}
 
 
-async def test_check_says_what_is_wrong_and_saves_nothing(campaigns: CampaignApi) -> None:
-    """200 with the mistakes, none for a right one."""
+async def test_a_check_returns_the_errors_and_saves_nothing(campaigns: CampaignApi) -> None:
+    """200 with the errors, none for a valid one."""
     good = await campaigns.api.admin.post("/v1/campaigns:check", {"name": "loans", **SIX_HOURS})
     assert (good.status, good.json) == (200, {"valid": True, "problems": []})
     bad = await campaigns.api.admin.post(
@@ -186,8 +186,8 @@ async def test_check_says_what_is_wrong_and_saves_nothing(campaigns: CampaignApi
     assert (await campaigns.get("/campaigns"))["items"] == []
 
 
-async def test_a_dry_run_counts_and_shows_whom_an_execution_would_select(campaigns: CampaignApi) -> None:
-    """With its own words or with others that are not saved."""
+async def test_a_dry_run_counts_and_shows_the_clients_of_an_execution(campaigns: CampaignApi) -> None:
+    """With its own definition or with changes that are not saved."""
     await campaigns.create("loans")
     own = (await campaigns.post("/campaigns/loans/dry-run")).json
     assert (own["members"], own["selected"], own["missing"], own["skipped"]) == (5, 1, 1, 0)
@@ -201,27 +201,27 @@ async def test_a_dry_run_counts_and_shows_whom_an_execution_would_select(campaig
     query = {"source": "crm", "query": "SELECT 7 AS id, 80 AS age", "key": "id", "fields": {"age": "int"}}
     every = {"audience": query, "expression": "client.age > 1"}
     (await campaigns.post("/campaigns/loans/dry-run", every)).says(403, "forbidden")
-    told = (await campaigns.api.admin.post("/v1/campaigns/loans/dry-run", every)).json
-    assert [one["client_id"] for one in told["examples"]] == ["7"]
+    found = (await campaigns.api.admin.post("/v1/campaigns/loans/dry-run", every)).json
+    assert [one["client_id"] for one in found["examples"]] == ["7"]
     (await campaigns.post("/campaigns/none/dry-run")).says(404, "campaign_not_found")
 
 
-async def test_a_campaign_that_is_not_saved_has_a_dry_run(campaigns: CampaignApi) -> None:
-    """An admin's, since an audience may be any query; nothing is saved."""
-    words = {word: LOAN[word] for word in ("audience", "expression")}
+async def test_an_unsaved_campaign_has_a_dry_run(campaigns: CampaignApi) -> None:
+    """For admins only, since an audience may be any query; nothing is saved."""
+    draft = {name: LOAN[name] for name in ("audience", "expression")}
     ask = campaigns.api.admin.post
-    told = (await ask("/v1/campaigns:dry-run", words)).json
-    assert (told["members"], told["selected"], [one["client_id"] for one in told["examples"]]) == (5, 1, ["1"])
+    found = (await ask("/v1/campaigns:dry-run", draft)).json
+    assert (found["members"], found["selected"], [one["client_id"] for one in found["examples"]]) == (5, 1, ["1"])
     assert (await campaigns.get("/campaigns"))["items"] == []
-    wrong = (await ask("/v1/campaigns:dry-run", {**words, "expression": "client.tall"})).says(422, "unknown_field")
+    wrong = (await ask("/v1/campaigns:dry-run", {**draft, "expression": "client.tall"})).says(422, "unknown_field")
     assert wrong.json["line"] == 1
-    (await ask("/v1/campaigns:dry-run", {**words, "name": "loans"})).says(422, "invalid_campaign")
+    (await ask("/v1/campaigns:dry-run", {**draft, "name": "loans"})).says(422, "invalid_campaign")
     (await ask("/v1/campaigns:dry-run", {"expression": "true"})).says(422, "invalid_campaign")
-    (await campaigns.post("/campaigns:dry-run", words)).says(403, "forbidden")
+    (await campaigns.post("/campaigns:dry-run", draft)).says(403, "forbidden")
 
 
-async def test_a_listing_goes_on_and_filters(campaigns: CampaignApi) -> None:
-    """By name; by type, status and what the name begins with."""
+async def test_a_listing_has_pages_and_filters(campaigns: CampaignApi) -> None:
+    """By name; by type, status and the beginning of the name."""
     for name in ("b2", "a1", "b1", "c1"):
         await campaigns.create(name, SIX_HOURS if name == "b2" else LOAN)
     await campaigns.act("/campaigns/b2/activate")
@@ -240,8 +240,8 @@ async def test_a_listing_goes_on_and_filters(campaigns: CampaignApi) -> None:
     assert (await campaigns.get("/batches"))["items"] == []
 
 
-async def test_a_campaign_with_work_or_much_history_is_not_forgotten(campaigns: CampaignApi) -> None:
-    """Not while one is open or releases; one with hundreds of thousands of actions not in one go."""
+async def test_a_campaign_with_work_or_much_history_is_not_deleted(campaigns: CampaignApi) -> None:
+    """Not while an execution is open or releases, and not with hundreds of thousands of actions at once."""
     await campaigns.create("loans")
     started = (await campaigns.act("/campaigns/loans/start"))["executions"][0]["id"]
     (await campaigns.api.admin.send("DELETE", "/v1/campaigns/loans")).says(409, "execution_open")

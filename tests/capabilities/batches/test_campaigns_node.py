@@ -1,4 +1,4 @@
-"""Campaigns and a program's batches through the wiring of real processes: scheduled, executed, and acted upon once."""
+"""Campaigns and a program's batches in real processes: scheduled, executed, and acted upon once."""
 
 import json
 from collections import Counter
@@ -34,7 +34,7 @@ ON CONFLICT (id) DO UPDATE SET income = excluded.income
 
 
 class Program(Declarations):
-    """A user's program: the function of the action, a reconciliation, and a batch with a plan of its own."""
+    """A user's program: the handler of the action, a reconciliation, and a batch with its own plan."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,19 +86,19 @@ async def working(url: str, folder: Path, program: Program, *roles: str) -> Asyn
 
 
 async def ended(node: Node, execution_id: int) -> Any:
-    """Wait until an execution has ended; its row."""
+    """Wait until an execution has ended; return its row."""
     sql = "SELECT * FROM tickwright.executions WHERE id = $1 AND finished_at IS NOT NULL"
     return await eventually_async(lambda: node.installation.pool.fetchrow(sql, execution_id), 30)
 
 
-async def test_a_campaign_runs_when_it_is_due_and_applies_once_for_each(database_url: str, tmp_path: Path) -> None:
-    """From its definition to the function that is called for the one client whom the expression selects."""
+async def test_a_due_campaign_runs_and_acts_once_per_client(database_url: str, tmp_path: Path) -> None:
+    """From its definition to the handler, which is called for the one client that the expression selects."""
     program = Program()
     async with working(database_url, tmp_path, program, "scheduler", "campaign-consumer", "worker") as node:
         campaigns = node.installation.of(CampaignsService)
         due = (await node.installation.pool.fetchval(DUE)).replace(" ", "T") + ":00"
-        words = {**LOAN, "name": "loans", "type": "AUTOMATIC", "date_time_execution": due}
-        await campaigns.campaigns.create({**words, "action": {"target": "python:loan.apply"}}, caller=ADMIN)
+        definition = {**LOAN, "name": "loans", "type": "AUTOMATIC", "date_time_execution": due}
+        await campaigns.campaigns.create({**definition, "action": {"target": "python:loan.apply"}}, caller=ADMIN)
         await campaigns.campaign_batches.act(BatchAction.ACTIVATE, "loans", caller=ADMIN)
         await eventually_async(lambda: program.applied, 30)
         row = await node.installation.pool.fetchrow("SELECT * FROM tickwright.executions")
@@ -107,8 +107,8 @@ async def test_a_campaign_runs_when_it_is_due_and_applies_once_for_each(database
         assert program.applied == {"1:UK": 1}
 
 
-async def test_a_reconciliation_repairs_what_differs_and_tells_of_it(database_url: str, tmp_path: Path) -> None:
-    """What the function writes is there with its chunk; a second run finds nothing to do."""
+async def test_a_reconciliation_repairs_differences_and_sends_their_clients(database_url: str, tmp_path: Path) -> None:
+    """The handler's writes are committed with its chunk; a second run finds no difference."""
     program = Program()
     async with AsyncExitStack() as stack:
         opened = working(database_url, tmp_path, program, "scheduler", "campaign-consumer")
@@ -117,14 +117,14 @@ async def test_a_reconciliation_repairs_what_differs_and_tells_of_it(database_ur
         first = await ended(node, (await start("copies.repair", caller=ADMIN)).executions[0].id)
         assert (first["status"], first["seen"], first["actions"]) == ("FINISHED", 5, 3)
         assert await node.installation.pool.fetchval(WRONG) == 0
-        told = "SELECT payload::text FROM tickwright.outbox WHERE destination = 'pg:repaired' ORDER BY id"
-        rows = await eventually_async(lambda: node.installation.pool.fetch(told))
+        released = "SELECT payload::text FROM tickwright.outbox WHERE destination = 'pg:repaired' ORDER BY id"
+        rows = await eventually_async(lambda: node.installation.pool.fetch(released))
         assert {json.loads(row["payload"])["client_id"] for row in rows} == {"2", "4", "5"}
         again = await ended(node, (await start("copies.repair", caller=ADMIN)).executions[0].id)
         assert (again["seen"], again["actions"]) == (5, 0)
 
 
-async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url: str, tmp_path: Path) -> None:
+async def test_a_programs_own_plan_has_a_chunk_for_each_value(database_url: str, tmp_path: Path) -> None:
     """Whatever JSON it yields."""
     program = Program()
     async with working(database_url, tmp_path, program, "campaign-consumer") as node:
@@ -137,8 +137,8 @@ async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url
         assert months == [1, 2, 3]
 
 
-async def test_what_a_process_has_not_it_leaves_to_others(database_url: str, tmp_path: Path) -> None:
-    """A consumer without the program's batch takes campaigns, and waits with the rest for one that has it."""
+async def test_a_process_leaves_batches_that_it_does_not_serve_to_others(database_url: str, tmp_path: Path) -> None:
+    """A consumer without the program's batch works on campaigns only."""
     async with working(database_url, tmp_path, Program(), "scheduler") as node:
         made = await node.installation.of(CampaignsService).programs.act(
             BatchAction.START, "months.close", caller=ADMIN
@@ -153,8 +153,8 @@ async def test_what_a_process_has_not_it_leaves_to_others(database_url: str, tmp
         assert await node.installation.pool.fetchval(sql, made.executions[0].id) == "NEW"
 
 
-async def test_the_settings_of_the_lock_are_the_producers_alone(pool: Pool) -> None:
-    """A lock that nobody else takes for an hour holds up nobody's actions."""
+async def test_the_settings_of_the_lock_apply_to_the_producer_only(pool: Pool) -> None:
+    """A lock that is kept for an hour delays no action."""
     hour = timedelta(hours=1)
     settings = Settings(lock_at_most_for=hour, lock_at_least_for=hour)
     async with started(pool, settings, "scheduler") as context:

@@ -1,4 +1,4 @@
-"""Executions by REST: how far they are, what they decided about whom, what can be done to one, and why it waits."""
+"""Executions by REST: their progress, their decisions per client, the actions on them, and why they wait."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -11,12 +11,12 @@ HOUR = timedelta(hours=1)
 
 
 def codes(explanation: dict[str, Any]) -> list[str]:
-    """The reasons of an explanation."""
+    """Return the codes of an explanation's reasons."""
     return [reason["code"] for reason in explanation["reasons"]]
 
 
-async def test_a_listing_is_newest_first_and_goes_on(campaigns: CampaignApi) -> None:
-    """Of everything by when they were made; of one campaign by its slots; with filters."""
+async def test_a_listing_is_newest_first_and_has_pages(campaigns: CampaignApi) -> None:
+    """All executions by creation, those of one campaign by slot; with filters."""
     for name in ("a", "b"):
         await campaigns.create(name)
     made = [
@@ -45,8 +45,8 @@ async def test_a_listing_is_newest_first_and_goes_on(campaigns: CampaignApi) -> 
     (await campaigns.api.viewer.get("/v1/executions/999")).says(404, "execution_not_found")
 
 
-async def test_progress_pace_and_whom_it_could_not_judge(campaigns: CampaignApi) -> None:
-    """The pace is that of the last chunks and says when the last member is read; none while it is paused."""
+async def test_an_execution_shows_progress_pace_and_problems(campaigns: CampaignApi) -> None:
+    """The pace is that of the last chunks and predicts the end; none while it is paused."""
     await campaigns.create("loans")
     now = await campaigns.api.pool.fetchval("SELECT clock_timestamp()")
     counts = {"chunks": 4, "chunks_done": 2, "members": 400, "seen": 200, "selected": 20, "skipped": 2, "actions": 20}
@@ -85,8 +85,8 @@ async def test_progress_pace_and_whom_it_could_not_judge(campaigns: CampaignApi)
     assert paused["paused_at"] is not None
 
 
-async def test_the_action_of_one_client(campaigns: CampaignApi) -> None:
-    """Each is shown with whether it has left, page by page, whatever the clients are called."""
+async def test_actions_are_listed_and_found_by_client(campaigns: CampaignApi) -> None:
+    """Each shows whether it has left, page by page, whatever the clients' ids."""
     await campaigns.create("loans")
     execution_id = await campaigns.slot("loans", SLOT, "FINISHED", chunks=2, chunks_released=1)
     await campaigns.chunk(execution_id, 0, "released")
@@ -112,12 +112,12 @@ async def test_the_action_of_one_client(campaigns: CampaignApi) -> None:
         "released": True,
         "payload_hidden": False,
     }
-    assert (await campaigns.get(f"/executions/{execution_id}/actions?client_id=nobody"))["items"] == []
+    assert (await campaigns.get(f"/executions/{execution_id}/actions?client_id=unknown"))["items"] == []
     (await campaigns.api.viewer.get("/v1/executions/999/actions")).says(404, "execution_not_found")
 
 
-async def test_what_can_be_done_to_an_execution_is_the_table(campaigns: CampaignApi) -> None:
-    """Each action by each status: what it answers, what is written, and who did it."""
+async def test_actions_on_an_execution_follow_the_table(campaigns: CampaignApi) -> None:
+    """Each action in each status: its answer, its writes, and its actor."""
     await campaigns.create("loans")
     outcomes = {}
     for place, status in enumerate(("NEW", "IN_PROGRESS", "FINISHED", "EXCEPTION_OCCURRED", "STOPPED", "DISABLED")):
@@ -138,12 +138,14 @@ async def test_what_can_be_done_to_an_execution_is_the_table(campaigns: Campaign
         "DISABLED": ended,
     }
     assert outcomes == {(status, action): done for status, row in expected.items() for action, done in row.items()}
-    told = [(actor, action) for actor, action, subject in await campaigns.trail() if subject.startswith("execution:")]
-    assert told == [("operator", f"executions.{action}") for action in ("pause", "stop", "pause", "stop", "retry")]
+    audited = [
+        (actor, action) for actor, action, subject in await campaigns.trail() if subject.startswith("execution:")
+    ]
+    assert audited == [("operator", f"executions.{action}") for action in ("pause", "stop", "pause", "stop", "retry")]
 
 
 async def test_a_finished_execution_can_be_held_back_while_it_releases(campaigns: CampaignApi) -> None:
-    """Paused and resumed, or stopped: what has not left stays."""
+    """Paused and resumed, or stopped: unreleased actions stay."""
     await campaigns.create("loans")
     execution_id = await campaigns.slot("loans", SLOT, "FINISHED", chunks=2, chunks_released=1, actions=20, released=10)
     path = f"/executions/{execution_id}"
@@ -155,8 +157,8 @@ async def test_a_finished_execution_can_be_held_back_while_it_releases(campaigns
     assert codes(await campaigns.get(f"{path}/explain")) == ["stopped", "not_released"]
 
 
-async def test_a_retry_forgets_the_failure(campaigns: CampaignApi) -> None:
-    """Error, attempts and pauses are gone; what is done stays done, and what waits has its attempts again."""
+async def test_a_retry_clears_the_failure(campaigns: CampaignApi) -> None:
+    """Error, attempts and pauses are gone; finished chunks stay finished, waiting ones have all attempts again."""
     await campaigns.create("loans")
     columns = {"error_code": "x", "error_message": "y", "error_trace": "z", "tries": 3, "lost": 2, "chunks": 2}
     execution_id = await campaigns.slot("loans", SLOT, "EXCEPTION_OCCURRED", **columns, finished_at=SLOT)
@@ -178,27 +180,29 @@ async def test_a_retry_forgets_the_failure(campaigns: CampaignApi) -> None:
 
 
 async def test_explain_says_what_an_execution_waits_for(campaigns: CampaignApi) -> None:
-    """Another one, a source that was away, a rate, a chunk that failed, and that nobody lives who could take it."""
+    """Another execution, an unavailable source, a rate, a chunk that failed, and no live consumer."""
     await campaigns.create("loans")
     at_work = {"planned_at": SLOT, "chunks": 3, "chunks_done": 1, "members": 30, "seen": 10}
     first = await campaigns.slot(
         "loans", SLOT, "IN_PROGRESS", **at_work, next_chunk_at=datetime(2999, 1, 1, tzinfo=UTC)
     )
-    problem = json.dumps([{"problem": "the source was away"}])
+    problem = json.dumps([{"problem": "the source was unreachable"}])
     later = datetime(2998, 1, 1, tzinfo=UTC)
     await campaigns.chunk(first, 1, "waiting", tries=2, due_at=later, problems=problem, lost=1)
     explained = await campaigns.get(f"/executions/{first}/explain")
     assert codes(explained) == ["at_work", "rate", "chunk_later", "chunk_lost", "no_consumer"]
     assert explained["summary"] == "1 of 3 chunks are done, 10 of 30 members read"
-    assert "the source was away" in explained["reasons"][2]["text"]
-    second = await campaigns.slot("loans", SLOT + HOUR, "NEW", due_at=later, tries=2, error_message="crm is away")
+    assert "the source was unreachable" in explained["reasons"][2]["text"]
+    second = await campaigns.slot(
+        "loans", SLOT + HOUR, "NEW", due_at=later, tries=2, error_message="crm is unreachable"
+    )
     waits = await campaigns.get(f"/executions/{second}/explain")
     assert codes(waits)[:2] == ["waits_for_execution", "later"]
-    assert "crm is away" in waits["reasons"][1]["text"]
+    assert "crm is unreachable" in waits["reasons"][1]["text"]
 
 
 async def live(campaigns: CampaignApi, roles: list[str], batches: list[str]) -> None:
-    """Write that a process lives."""
+    """Insert a live process."""
     await campaigns.api.pool.execute(
         "INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts) "
         "SELECT count(*) + 1, 'one', $1, '0', clock_timestamp() + interval '1 hour', $2 FROM tickwright.workers",
@@ -207,15 +211,15 @@ async def live(campaigns: CampaignApi, roles: list[str], batches: list[str]) -> 
     )
 
 
-async def test_explain_says_who_is_missing(campaigns: CampaignApi) -> None:
-    """A producer, a consumer, or a consumer that has the campaign's source."""
+async def test_explain_names_the_missing_process(campaigns: CampaignApi) -> None:
+    """A producer, a consumer, or a consumer with the campaign's source."""
     await campaigns.create("loans", SIX_HOURS)
     await campaigns.act("/campaigns/loans/activate")
     assert {"no_producer", "no_consumer"} <= set(codes(await campaigns.get("/campaigns/loans/explain")))
     await live(campaigns, ["scheduler", "campaign-consumer"], ["source:other"])
-    told = await campaigns.get("/campaigns/loans/explain")
-    assert "nobody_serves" in codes(told)
-    assert any("[sources.crm]" in reason["text"] for reason in told["reasons"])
+    explained = await campaigns.get("/campaigns/loans/explain")
+    assert "nobody_serves" in codes(explained)
+    assert any("[sources.crm]" in reason["text"] for reason in explained["reasons"])
     await live(campaigns, ["campaign-consumer"], ["source:crm"])
     assert not {"no_producer", "no_consumer", "nobody_serves"} & set(
         codes(await campaigns.get("/campaigns/loans/explain"))
@@ -236,14 +240,14 @@ async def test_explain_says_why_a_campaign_does_not_run(campaigns: CampaignApi) 
     await campaigns.api.pool.execute(late)
     failed = await campaigns.slot("loans", SLOT, "EXCEPTION_OCCURRED", error_message="boom", error_code="x")
     await campaigns.slot("loans", SLOT + HOUR, "IN_PROGRESS", chunks=3, chunks_done=1, planned_at=SLOT)
-    told = await campaigns.get("/campaigns/loans/explain")
-    assert [code for code in codes(told) if not code.startswith("no_")] == [
+    explained = await campaigns.get("/campaigns/loans/explain")
+    assert [code for code in codes(explained) if not code.startswith("no_")] == [
         "producer_late", "execution_at_work", "overlap", "last_failed",
     ]  # fmt: skip
-    assert f"executions retry {failed}" in told["reasons"][-1]["text"]
+    assert f"executions retry {failed}" in explained["reasons"][-1]["text"]
 
 
-async def test_explain_says_what_became_of_an_occurrence(campaigns: CampaignApi) -> None:
+async def test_explain_shows_the_outcome_of_an_occurrence(campaigns: CampaignApi) -> None:
     """It has an execution, was skipped alone or among others, is to come, was never due, or is no occurrence."""
     await campaigns.create("loans", SIX_HOURS)
     made = await campaigns.slot("loans", SLOT, "FINISHED")
@@ -265,14 +269,14 @@ async def test_explain_says_what_became_of_an_occurrence(campaigns: CampaignApi)
     assert await about(SLOT + 30 * HOUR) == "slot_not_scheduled"
     assert await about(SLOT + HOUR) == "slot_is_none"
     assert await about(datetime(2199, 1, 5, 7, tzinfo=UTC)) == "slot_to_come"
-    told = await campaigns.get("/campaigns/loans/explain")
-    assert [code for code in codes(told) if code.startswith("skipped_")] == ["skipped_misfire", "skipped_overlap"]
+    explained = await campaigns.get("/campaigns/loans/explain")
+    assert [code for code in codes(explained) if code.startswith("skipped_")] == ["skipped_misfire", "skipped_overlap"]
     assert str(made)
     (await campaigns.api.viewer.get("/v1/campaigns/loans/explain?slot=yesterday")).says(422, "invalid_datetime")
 
 
 async def test_programs_batches_are_listed_beside_campaigns(campaigns: CampaignApi) -> None:
-    """Under a path of their own, with the same actions and words; neither is found under the other's path."""
+    """Under a path of their own, with the same actions and fields; neither is found under the other's path."""
     await campaigns.api.pool.execute(
         "INSERT INTO tickwright.batches (name, kind, type, set_by) VALUES ('sync', 'program', 'MANUAL', 'app')"
     )

@@ -1,4 +1,4 @@
-"""One expression, three judges: CEL, PostgreSQL and DuckDB say the same of every client, whatever is odd in it."""
+"""One expression in CEL, PostgreSQL and DuckDB: the same verdict on every client, whatever its values."""
 
 import asyncio
 import re
@@ -66,12 +66,12 @@ def cel_text(text: str) -> str:
 
 
 def field(kind: FieldType) -> st.SearchStrategy[str]:
-    """A field of one type."""
+    """Return fields of one type."""
     return st.sampled_from([f"client.{name}" for name, known in FIELDS.items() if known == kind])
 
 
 def cel_instant(at: datetime) -> str:
-    """Write a time; CEL has no offsets that lead out of its years."""
+    """Write a time; CEL has no offset that leads outside its years."""
     return f'timestamp("{at.isoformat().replace("+00:00", "Z")}")'
 
 
@@ -100,14 +100,14 @@ SIGNS = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
 
 
 def compared(kind: FieldType) -> st.SearchStrategy[str]:
-    """Two of one type, at least one of them a double where it is about doubles."""
+    """Return comparisons within one type, at least one side a field where the type is double."""
     pair = st.tuples(PIECES[kind], SIGNS, PIECES[kind])
     turned = st.tuples(field(kind), SIGNS, PIECES[kind])
     return (turned if kind == "double" else pair | turned).map("{0[0]} {0[1]} {0[2]}".format)
 
 
 def listed(kind: FieldType) -> st.SearchStrategy[str]:
-    """One of a list."""
+    """Return tests of a field against a list."""
     several = st.lists(LITERALS[kind], min_size=1, max_size=4).map(", ".join)
     return st.builds("{} in [{}]".format, field(kind), several)
 
@@ -119,7 +119,7 @@ TRUTH = st.one_of(PIECES["bool"], ABOUT_TEXT, *map(compared, FIELDS.values()), *
 
 
 def joined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Truths put together, and what depends on one."""
+    """Return combinations of conditions, and comparisons that depend on one."""
     kinds: list[FieldType] = ["int", "string", "timestamp"]
     chosen = st.sampled_from(kinds).flatmap(
         lambda kind: st.builds("({} ? {} : {}) {} {}".format, inner, PIECES[kind], PIECES[kind], SIGNS, PIECES[kind])
@@ -139,7 +139,7 @@ EXPRESSIONS = st.recursive(TRUTH, joined, max_leaves=6)
 
 @pytest.fixture(scope="module")
 def places(pg_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[Dialect, str]]:
-    """A database whose texts are compared without regard to case and accents, and an empty file of DuckDB."""
+    """A database whose texts compare without regard to case and accents, and an empty file of DuckDB."""
     url = pg_server.create_database("expressions")
     with psycopg.connect(url, autocommit=True) as connection:
         terms = "provider = icu, locale = 'und-u-ks-level1', deterministic = false"
@@ -150,8 +150,8 @@ def places(pg_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) 
     pg_server.drop_database("expressions")
 
 
-def question(made: Made, clients: Clients, dialect: Dialect) -> tuple[str, dict[str, Any]]:
-    """Return one query that asks every expression about every client, in their order."""
+def query_of(made: Made, clients: Clients, dialect: Dialect) -> tuple[str, dict[str, Any]]:
+    """Return one query that evaluates every expression for every client, in their order."""
     values: dict[str, Any] = {}
     loose = "loose" if dialect == "postgresql" else "NOCASE"
     rows = []
@@ -174,17 +174,19 @@ def question(made: Made, clients: Clients, dialect: Dialect) -> tuple[str, dict[
 
 
 async def answers(places: Mapping[Dialect, str], made: Made, clients: Clients) -> dict[Dialect, list[tuple[Any, ...]]]:
-    """Ask each database."""
+    """Return the answers of each database."""
     sources = Sources({name: SourceSettings(url=as_reader(url)) for name, url in places.items()}, lambda _: None)
-    told: dict[Dialect, list[tuple[Any, ...]]] = {}
+    verdicts_by_dialect: dict[Dialect, list[tuple[Any, ...]]] = {}
     try:
         for dialect in places:
-            sql, values = question(made, clients, dialect)
+            sql, values = query_of(made, clients, dialect)
             async with sources.get(dialect).query(sql, values, timeout=timedelta(seconds=30)) as rows:
-                told[dialect] = [tuple(TRUTHS[one] for one in row) async for piece in rows for row in piece]
+                verdicts_by_dialect[dialect] = [
+                    tuple(TRUTHS[one] for one in row) async for piece in rows for row in piece
+                ]
     finally:
         await sources.aclose()
-    return told
+    return verdicts_by_dialect
 
 
 FAR = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
@@ -235,8 +237,8 @@ MORE: dict[FieldType, list[str]] = {
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", PAIRS)
-def test_every_form_says_the_same_of_every_odd_value(places: Mapping[Dialect, str], kind: FieldType) -> None:
-    """Each sign between two fields, and a field and a literal, over all pairs of values that go wrong somewhere."""
+def test_every_form_has_the_same_verdict_on_every_odd_value(places: Mapping[Dialect, str], kind: FieldType) -> None:
+    """Each sign between two fields, and a field and a literal, over all pairs of values that fail somewhere."""
     one, other = PAIRS[kind]
     sides = [(f"client.{one}", f"client.{other}")]
     sides += [pair for word in LITERAL_OF[kind] for pair in ((f"client.{one}", word), (word, f"client.{one}"))]
@@ -247,14 +249,14 @@ def test_every_form_says_the_same_of_every_odd_value(places: Mapping[Dialect, st
         *MORE[kind],
     ]
     made = [compile_expression(text, FIELDS) for text in texts]
-    nobody = dict.fromkeys(FIELDS)
+    no_values = dict.fromkeys(FIELDS)
     ages = [None, 1] if kind == "double" else [None]
     clients = [
-        {**nobody, "age": age, one: left, other: right} for age in ages for left in ODD[kind] for right in ODD[kind]
+        {**no_values, "age": age, one: left, other: right} for age in ages for left in ODD[kind] for right in ODD[kind]
     ]
     judged = [tuple(each.judge(client, NOW) for each in made) for client in clients]
-    told = asyncio.run(answers(places, made, clients))
-    for dialect, rows in told.items():
+    verdicts_by_dialect = asyncio.run(answers(places, made, clients))
+    for dialect, rows in verdicts_by_dialect.items():
         wrong = [
             (dialect, text, client[one], client[other], said, right)
             for client, row, verdicts in zip(clients, rows, judged, strict=True)
@@ -267,12 +269,12 @@ def test_every_form_says_the_same_of_every_odd_value(places: Mapping[Dialect, st
 @pytest.mark.storm
 @settings(max_examples=200, deadline=None)
 @given(texts=st.lists(EXPRESSIONS, min_size=1, max_size=3), clients=st.lists(CLIENTS, min_size=1, max_size=6))
-def test_sql_says_what_the_evaluator_says(
+def test_sql_and_the_evaluator_agree(
     places: Mapping[Dialect, str], texts: Sequence[str], clients: Sequence[Mapping[str, Any]]
 ) -> None:
     """EXP-3, over every type: NULL, NaN, infinities, far instants, the limits of integers, strange collations."""
     made = [compile_expression(text, FIELDS) for text in texts]
     judged = [tuple(one.judge(client, NOW) for one in made) for client in clients]
-    told = asyncio.run(answers(places, made, clients))
-    assert told["postgresql"] == judged
-    assert told["duckdb"] == judged
+    verdicts_by_dialect = asyncio.run(answers(places, made, clients))
+    assert verdicts_by_dialect["postgresql"] == judged
+    assert verdicts_by_dialect["duckdb"] == judged

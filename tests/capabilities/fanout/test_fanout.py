@@ -1,4 +1,4 @@
-"""Fan-out as a whole: from a row to the call of a function, with RabbitMQ, with Redis and without it."""
+"""Fan-out as a whole, from a row to the call of a handler: with RabbitMQ, with and without Redis."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ CODES = ["NL-TNM", "DE*ABC", "FR.GFX", "BE-BCA"]
 
 @pytest.fixture(params=["rabbitmq and redis", "rabbitmq", "postgres alone"])
 async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[FanoutWorld]:
-    """The same with everything, without Redis, and with nothing but PostgreSQL."""
+    """A world with everything, one without Redis, and one with PostgreSQL alone."""
     rabbit: RabbitServer | None = request.getfixturevalue("rabbit_server") if "rabbitmq" in request.param else None
     redis: RedisServer | None = request.getfixturevalue("redis_server") if "redis" in request.param else None
     amqp_url, redis_url = [None if server is None else server.url for server in (rabbit, redis)]
@@ -33,26 +33,26 @@ async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncItera
 
 @pytest.mark.matrix
 async def test_codes_with_many_dots_are_polled_and_hold_up_no_others(world: FanoutWorld) -> None:
-    """A dot is three characters of a message id, which has 255: hundreds of such entities come first here."""
+    """A dot takes three of a message id's 255 characters; hundreds of such entities come first here."""
     codes = [*(f"A{n}{'.' * 95}" for n in range(600)), *CODES]
     await world.put_entities(codes)
     hub = Hub()
     window = await world.window()
     async with world.scheduler(), world.consumer({MODULE: hub}, slots=20):
-        await eventually_async(lambda: len(hub.ended) >= len(codes), 60, what="everybody was polled")
+        await eventually_async(lambda: len(hub.ended) >= len(codes), 60, what="all are polled")
     assert Counter(task.entity_code for task in hub.runs) == Counter(codes)
     assert world.ids(CODES, window).keys() <= Counter(hub.ended).keys()
 
 
 @pytest.mark.matrix
 async def test_an_entity_is_polled_in_its_first_window_and_once(world: FanoutWorld) -> None:
-    """A row is enough: every module of every entity is run at once, with the whole document, and not again."""
+    """A row is enough: every module of every entity runs at once, with the whole document, and once."""
     await world.put_module("TARIFFS")
     await world.put_entities(CODES, " tariffs, LOCATIONS,")
     hub = Hub()
     window = await world.window()
     async with world.scheduler(), world.consumer({MODULE: hub, "TARIFFS": hub}, slots=4):
-        await eventually_async(lambda: len(hub.ended) == 8, what="everybody was polled")
+        await eventually_async(lambda: len(hub.ended) == 8, what="all are polled")
     assert Counter(hub.ended) == world.ids(CODES, window) + world.ids(CODES, window, "TARIFFS")
     task = next(task for task in hub.runs if task.entity_code == "DE*ABC")
     assert task.party == {"url": "https://DE*ABC"}
@@ -74,7 +74,7 @@ async def test_a_restart_repeats_nothing_and_many_schedulers_publish_once(world:
         await eventually_async(lambda: sum(s.counts["published"] for s in schedulers) >= 700, what="all published")
         await world.queues.counted(world.queue, 700)
     async with world.scheduler() as late:
-        await eventually_async(lambda: late.settled == 700, what="the late one has looked at all")
+        await eventually_async(lambda: late.settled == 700, what="the late one has checked all")
         assert late.counts["published"] == 0
     assert await world.queued() == world.ids(codes, window)
 
@@ -98,7 +98,7 @@ async def test_every_window_is_published_when_it_begins(world: FanoutWorld) -> N
 
 @pytest.mark.matrix
 async def test_a_change_of_the_list_is_seen_at_once(world: FanoutWorld) -> None:
-    """A new entity is polled in the window that is under way, a disabled one not any more."""
+    """A new entity is polled in the current window, a disabled one no more."""
     await world.put_entities(["A"])
     hub = Hub()
     async with world.scheduler() as scheduler, world.consumer({MODULE: hub}):
@@ -125,8 +125,8 @@ async def test_a_gated_module_needs_its_flag(world: FanoutWorld) -> None:
     assert set(await world.queued()) >= set(world.ids(["A"], window))
 
 
-async def test_a_slow_entity_holds_up_nobody(world: FanoutWorld) -> None:
-    """One slot each: while one consumer waits for the slow one, the others run everybody else."""
+async def test_a_slow_entity_blocks_no_other(world: FanoutWorld) -> None:
+    """One slot each: while one consumer waits for the slow entity, the other runs the rest."""
     hub = Hub()
     hub.hold("SLOW")
     async with world.consumer({MODULE: hub}), world.consumer({MODULE: hub}):
@@ -171,10 +171,10 @@ async def test_an_entity_that_wants_everything_leaves_slots_to_others(world: Fan
     for code in CODES:
         await world.put_task(code)
     async with world.consumer({MODULE: hub, **dict.fromkeys(modules, hub)}, slots=4, at_once=2):
-        await eventually_async(lambda: {*CODES} <= {*hub.codes}, 20, what="everybody else ran")
+        await eventually_async(lambda: {*CODES} <= {*hub.codes}, 20, what="all others ran")
         assert hub.codes.count("GREEDY") == 2
         hub.release("GREEDY")
-        await eventually_async(lambda: hub.codes.count("GREEDY") == 12, 30, what="and it gets its turns")
+        await eventually_async(lambda: hub.codes.count("GREEDY") == 12, 30, what="all of its tasks run")
     assert hub.overlaps == []
 
 
@@ -185,7 +185,7 @@ async def test_a_task_that_was_delivered_three_times_runs_once(world: FanoutWorl
     hub.hold("A")
     async with world.consumer({MODULE: hub}, slots=3) as one, world.consumer({MODULE: hub}, slots=3) as two:
         known = await world.put_task("A", times=3)
-        await eventually_async(lambda: one.counts["busy"] + two.counts["busy"] >= 2, what="two are told to wait")
+        await eventually_async(lambda: one.counts["busy"] + two.counts["busy"] >= 2, what="two are delayed")
         hub.release("A")
         await eventually_async(lambda: one.counts["superseded"] + two.counts["superseded"] == 2, what="both dropped")
     assert (hub.ended, hub.overlaps) == ([known], [])
@@ -193,7 +193,7 @@ async def test_a_task_that_was_delivered_three_times_runs_once(world: FanoutWorl
 
 
 async def test_the_newest_window_supersedes_a_backlog(world: FanoutWorld) -> None:
-    """What is older than the last success, or whose window is over, is dropped and counted."""
+    """Tasks that are older than the last success, or whose window is over, are dropped and counted."""
     now = await world.window(HOUR)
     older = Window(now.start_s - HOUR, HOUR)
     wide = Window(now.start_s - 2 * HOUR, 4 * HOUR)  # begins before, and is not over
@@ -209,7 +209,7 @@ async def test_the_newest_window_supersedes_a_backlog(world: FanoutWorld) -> Non
 
 @pytest.mark.matrix
 async def test_a_failed_run_is_tried_again_within_its_window(world: FanoutWorld) -> None:
-    """It changes nothing but the count of failures; the next success begins anew."""
+    """A failure changes only the count of failures; the next success resets it."""
     hub = Hub(fails={"A": ValueError("no")})
     async with world.consumer({MODULE: hub}):
         await world.put_task("A")
@@ -225,10 +225,10 @@ async def test_a_failed_run_is_tried_again_within_its_window(world: FanoutWorld)
             row = await world.cursor("A")
             return bool(row["failures"] == 0 and row["last_success_at"] is not None and row["owner"] is None)
 
-        await eventually_async(settled, what="the ledger knows")
+        await eventually_async(settled, what="the ledger is written")
 
 
-async def test_a_run_beyond_its_time_is_cut(world: FanoutWorld) -> None:
+async def test_a_run_beyond_its_timeout_is_cut_off(world: FanoutWorld) -> None:
     """The message's timeout holds, and the failure says so."""
     hub = Hub()
     hub.hold("A")
@@ -239,7 +239,7 @@ async def test_a_run_beyond_its_time_is_cut(world: FanoutWorld) -> None:
             row = await world.cursor("A")
             return row is not None and row["last_error"] == "timeout"
 
-        await eventually_async(failed, what="it was cut")
+        await eventually_async(failed, what="it was cut off")
         hub.release("A")
 
 
@@ -273,13 +273,13 @@ async def cursor_with_success(world: FanoutWorld) -> Any:
 
 
 def at(window: Window) -> datetime:
-    """Return where a window begins."""
+    """Return when a window begins."""
     return datetime.fromtimestamp(window.start_s, UTC)
 
 
 @pytest.mark.matrix
-async def test_secrets_are_put_in_by_the_consumer(world: FanoutWorld) -> None:
-    """The message names them; the function asks for them."""
+async def test_the_consumer_puts_secrets_in(world: FanoutWorld) -> None:
+    """The message names them; the handler asks for them."""
     found: list[Any] = []
 
     async def locations(task: Any) -> None:
@@ -297,10 +297,10 @@ async def test_secrets_are_put_in_by_the_consumer(world: FanoutWorld) -> None:
 
 
 @pytest.mark.parametrize("raises", [True, False], ids=["raised", "returned"])
-async def test_what_a_failed_run_says_has_no_secret_in_it(
+async def test_the_error_of_a_failed_run_has_no_secret_in_it(
     world: FanoutWorld, capsys: pytest.CaptureFixture[str], raises: bool
 ) -> None:
-    """Errors of HTTP clients tell headers and addresses; in the ledger and in the log the secret's place is ``***``."""
+    """Errors of HTTP clients show headers and addresses; in the ledger and in the log the secret is ``***``."""
     await world.put_entities(["A"])
 
     async def hub(task: EntityTask) -> Any:
@@ -320,8 +320,8 @@ async def test_what_a_failed_run_says_has_no_secret_in_it(
 
 
 @pytest.mark.matrix
-async def test_a_partner_that_asks_for_silence_is_left_alone(world: FanoutWorld) -> None:
-    """The limits of a partner hold for entities as for trackers: nobody calls before Retry-After is over."""
+async def test_no_entity_of_a_partner_is_called_before_its_retry_after(world: FanoutWorld) -> None:
+    """A partner's limits hold for entities as for trackers."""
     await world.pool.execute("INSERT INTO tickwright.partners (name) VALUES ('hub')")
     hub = Hub(fails={"A": Throttled(timedelta(hours=1))})
     async with world.consumer({MODULE: hub}, slots=2) as consumer:
@@ -331,11 +331,11 @@ async def test_a_partner_that_asks_for_silence_is_left_alone(world: FanoutWorld)
         async def silent() -> Any:
             return await world.pool.fetchval("SELECT blocked_until > now() FROM tickwright.partner_states")
 
-        await eventually_async(silent, what="everybody knows")
+        await eventually_async(silent, what="it is blocked")
         await world.put_task("B", partner="hub")
         await world.put_task("C")
         await eventually_async(lambda: consumer.counts["no_permit"] >= 1, what="B waits")
-        await eventually_async(lambda: "C" in hub.codes, what="an entity of nobody else's limits is run")
+        await eventually_async(lambda: "C" in hub.codes, what="an entity without a partner runs")
     assert hub.codes == ["A", "C"]
     assert (await world.cursor("A"))["failures"] == 0
 
@@ -350,8 +350,8 @@ async def test_a_partner_that_asks_for_silence_is_left_alone(world: FanoutWorld)
         ("invalid_message", b'{"Version": 1, "MessageId": "m"}'),
     ],
 )
-async def test_what_nobody_can_read_is_among_the_dead_letters(world: FanoutWorld, reason: str, body: bytes) -> None:
-    """It is moved with its reason, once, and the tasks behind it run."""
+async def test_an_unreadable_message_is_dead_lettered(world: FanoutWorld, reason: str, body: bytes) -> None:
+    """It is moved once, with its reason, and the tasks behind it run."""
     hub = Hub()
     async with world.consumer({MODULE: hub}):
         await world.queues.put("m1", body=body)
@@ -362,11 +362,11 @@ async def test_what_nobody_can_read_is_among_the_dead_letters(world: FanoutWorld
     assert (dead.message_id, dead.reason, dead.body) == ("m1", reason, body)
 
 
-async def test_a_module_that_nobody_knows_is_dead_and_one_of_others_waits(world: FanoutWorld) -> None:
-    """A deployment under way loses nothing: what another process may know goes to the delay queue."""
+async def test_an_unknown_module_is_dead_lettered_and_one_without_a_handler_waits(world: FanoutWorld) -> None:
+    """A deployment loses nothing: a module that another process may handle goes to the delay queue."""
     await world.put_module("CDRS")
     async with world.consumer({MODULE: Hub()}) as consumer:
-        await world.put_task("A", "NOBODYS")
+        await world.put_task("A", "UNKNOWN")
         await world.put_task("A", "CDRS")
         await eventually_async(lambda: consumer.counts["unknown_module"] == 1, what="the dead one")
         await eventually_async(lambda: consumer.counts["no_handler"] == 1, what="the one that waits")
@@ -375,8 +375,8 @@ async def test_a_module_that_nobody_knows_is_dead_and_one_of_others_waits(world:
     assert await world.queues.count(world.queues.names.delay(timedelta(seconds=10))) == 1
 
 
-async def test_a_task_of_a_short_window_is_tried_soon_where_nobody_has_its_function(world: FanoutWorld) -> None:
-    """Ten seconds would be behind the window's end, and another process may have the function."""
+async def test_a_task_of_a_short_window_without_a_handler_is_retried_soon(world: FanoutWorld) -> None:
+    """Ten seconds would be after the window's end, and another process may have the handler."""
     await world.put_module("CDRS")
     async with world.consumer({MODULE: Hub()}) as without:
         now = await world.window(1)
@@ -386,8 +386,8 @@ async def test_a_task_of_a_short_window_is_tried_soon_where_nobody_has_its_funct
 
 
 @pytest.mark.matrix
-async def test_a_partner_that_is_not_known_allows_nothing(world: FanoutWorld) -> None:
-    """One that was made a moment ago has limits that are not known here yet."""
+async def test_an_unknown_partner_allows_no_call(world: FanoutWorld) -> None:
+    """The limits of a partner that was just made are not in the consumer snapshot yet."""
     hub = Hub()
     async with world.consumer({MODULE: hub}) as consumer:
         await world.put_task("A", partner="new")
@@ -398,7 +398,7 @@ async def test_a_partner_that_is_not_known_allows_nothing(world: FanoutWorld) ->
 
 
 async def test_a_message_of_a_newer_release_waits_for_a_newer_consumer(world: FanoutWorld) -> None:
-    """It is not dead at once: it goes through the delay queue, as long as a scheduler of ours signed it."""
+    """It is delayed and not dead-lettered, as long as a scheduler of ours signed it."""
     body = b'{"Version": 2}'
     async with world.consumer({MODULE: Hub()}) as consumer:
         await world.queues.put("m2", body=body, headers=await world.signed(body))
@@ -406,8 +406,8 @@ async def test_a_message_of_a_newer_release_waits_for_a_newer_consumer(world: Fa
     assert (await world.queues.dead.peek(1)).total == 0
 
 
-async def test_a_stop_lets_runs_end_and_gives_the_rest_back(world: FanoutWorld) -> None:
-    """Two steps: what runs may end; what is cut then is free at once, and its message is in the queue again."""
+async def test_a_stop_lets_runs_end_and_releases_the_rest(world: FanoutWorld) -> None:
+    """Two steps: runs may end; those that are cut off then are free at once, and their messages are queued again."""
     hub = Hub()
     hub.hold("A")
     async with world.consumer({MODULE: hub}) as consumer:

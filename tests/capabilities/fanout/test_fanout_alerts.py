@@ -39,13 +39,13 @@ AGED_MODULES = "UPDATE tickwright.modules SET updated_at = now() - interval '1 d
 
 
 def quick(rule: AlertRule) -> AlertRule:
-    """Return a rule that does not wait; how many failures it wants stays."""
+    """Return a rule without its waiting times; how many failures it wants stays."""
     bounds = tuple(timedelta() if isinstance(bound, timedelta) else bound for bound in rule.bounds)
     return replace(rule, bounds=bounds, hold=timedelta(), every=timedelta())
 
 
 class Watch:
-    """Alerts of one world, looked at when a test wants it."""
+    """Alerts of one world, evaluated when a test wants it."""
 
     def __init__(self, world: FanoutWorld, lease: Lease) -> None:
         self.world, self._lease = world, lease
@@ -53,7 +53,7 @@ class Watch:
         self._loop = Alerting(Leases(world.pool, owner="test"), rules=rules)
 
     async def firing(self, rule: str) -> dict[str, str]:
-        """Return the subjects of a rule that fire now, with what is said of them."""
+        """Return the subjects for which a rule fires now, with their summaries."""
         await self._loop.round(self._lease)
         asked = "SELECT subject, summary FROM tickwright.alerts WHERE rule = $1 AND state = 'firing'"
         found = {row["subject"]: row["summary"] for row in await self.world.pool.fetch(asked, rule)}
@@ -61,7 +61,7 @@ class Watch:
         return found
 
     async def until(self, rule: str, *subjects: str) -> None:
-        """Wait until just these fire."""
+        """Wait until the rule fires for exactly these."""
 
         async def they_fire() -> bool:
             return set(await self.firing(rule)) == set(subjects)
@@ -79,7 +79,7 @@ async def world(database_url: str, rabbit_server: RabbitServer) -> AsyncIterator
 
 @pytest.fixture
 async def watch(world: FanoutWorld) -> Watch:
-    """Somebody who looks."""
+    """The alerts of the world."""
     lease = await Leases(world.pool, owner="test", terms=LONG).take("alerting")
     assert lease is not None
     return Watch(world, lease)
@@ -87,7 +87,7 @@ async def watch(world: FanoutWorld) -> Watch:
 
 @asynccontextmanager
 async def session(world: FanoutWorld, role: str, facts: Mapping[str, Any]) -> AsyncIterator[WorkerSession]:
-    """A process of a role that says this of itself."""
+    """A process of a role with these facts."""
     one = WorkerSession(world.pool, name=role, roles=[role], version="0", terms=TERMS)
     one.facts.update(facts)
     await one.open()
@@ -103,10 +103,8 @@ async def put_aged(world: FanoutWorld, codes: list[str], modules: str = MODULE, 
     await world.pool.execute(AGED_MODULES)
 
 
-async def test_nobody_is_told_before_the_first_consumer_and_everybody_after_the_last(
-    world: FanoutWorld, watch: Watch
-) -> None:
-    """Entities that are entered first are no fault; once something ran, no live consumer is one, until there is one."""
+async def test_a_missing_consumer_is_an_alert_only_once_something_has_run(world: FanoutWorld, watch: Watch) -> None:
+    """Entities without a consumer are no fault at first; once something ran, the alert fires until a consumer lives."""
     await world.put_entities(["A", "B"])
     assert await watch.firing("fanout_no_consumer") == {}
     hub = Hub()
@@ -122,8 +120,8 @@ async def test_nobody_is_told_before_the_first_consumer_and_everybody_after_the_
     assert await watch.firing("fanout_no_consumer") == {}
 
 
-async def test_a_module_without_a_function_is_named_while_it_is_published(world: FanoutWorld, watch: Watch) -> None:
-    """Only if entities name it, consumers live, nobody has its function, and it is neither paused nor closed."""
+async def test_a_module_without_a_handler_is_named_while_it_is_published(world: FanoutWorld, watch: Watch) -> None:
+    """Only if entities name it, consumers live, none has its handler, and it is neither paused nor closed."""
     await world.put_entities(["A"], "locations, TARIFFS,SESSIONS")
     assert await watch.firing("fanout_no_handler") == {}
     async with session(world, "fanout-consumer", {"modules": [MODULE]}):
@@ -140,8 +138,8 @@ async def test_a_module_without_a_function_is_named_while_it_is_published(world:
         assert await watch.firing("fanout_no_handler") == {}
 
 
-async def test_a_module_that_nobody_knows_is_named_until_somebody_sets_it_up(world: FanoutWorld, watch: Watch) -> None:
-    """However the list is written, and however long the name is; entities that are not polled name nothing."""
+async def test_an_unknown_module_is_named_until_it_is_set_up(world: FanoutWorld, watch: Watch) -> None:
+    """However the list is written and however long the name is; entities that are not polled do not count."""
     await world.put_entities(["A", "B"], " token ,LOCATIONS")
     await world.put_entities(["C"], "TOKEN,," + "X" * 300)
     await world.put_entities(["D"], "NOBODYS")
@@ -153,8 +151,8 @@ async def test_a_module_that_nobody_knows_is_named_until_somebody_sets_it_up(wor
     assert set(await watch.firing("fanout_unknown_module")) == {"X" * 60}
 
 
-async def test_made_up_lists_hide_no_module(world: FanoutWorld, watch: Watch) -> None:
-    """Thousands of lists that come before it, and after it, are read in part, which is said."""
+async def test_thousands_of_lists_hide_no_module(world: FanoutWorld, watch: Watch) -> None:
+    """Lists that sort before it and after it are read in part, and an alert says so."""
     await world.put_entities(["A"], "LOCATIONS,TOKEN")
     await world.put_entities(["B"], "tariffs")
     await world.pool.execute(
@@ -177,8 +175,8 @@ async def test_made_up_lists_hide_no_module(world: FanoutWorld, watch: Watch) ->
     assert await watch.firing("fanout_many_lists") == {}
 
 
-async def test_entities_that_fail_again_and_again_are_told_of_with_the_error(world: FanoutWorld, watch: Watch) -> None:
-    """Three failures in a row, not two; a success ends it, and so does an operator who polls it no more."""
+async def test_entities_that_fail_repeatedly_are_reported_with_the_error(world: FanoutWorld, watch: Watch) -> None:
+    """Three failures in a row, not two; a success ends the alert, and so does an operator who disables the entity."""
     await world.put_module(interval_s=86_400)
     await world.put_entities(["A", "B", "C", "TWICE"])
     await world.pool.execute(
@@ -199,8 +197,8 @@ async def test_entities_that_fail_again_and_again_are_told_of_with_the_error(wor
         await watch.until("fanout_failing")
 
 
-async def test_entities_without_a_success_are_told_of_until_they_run(world: FanoutWorld, watch: Watch) -> None:
-    """Three windows and a timeout without a consumer; young entities and paused modules have their time."""
+async def test_entities_without_a_success_are_reported_until_they_run(world: FanoutWorld, watch: Watch) -> None:
+    """After three windows and a timeout without a consumer; not for new entities and paused modules."""
     await world.put_module(timeout_ms=1000)
     await put_aged(world, ["A", "B"])
     await world.put_entities(["YOUNG"])
@@ -224,7 +222,7 @@ async def test_entities_without_a_success_are_told_of_until_they_run(world: Fano
 async def test_a_gated_module_is_stale_only_where_its_gate_is_open_or_it_ran_once(
     world: FanoutWorld, watch: Watch
 ) -> None:
-    """Entities may name SESSIONS for years before anybody opens it; a closed gate is a decision."""
+    """Entities may name SESSIONS for years before its gate is opened; a closed gate is a decision."""
     await put_aged(world, ["A"], "SESSIONS")
     assert await watch.firing("fanout_stale") == {}
     async with session(world, "scheduler", {"gates": {}}):
@@ -249,7 +247,7 @@ async def test_a_gated_module_is_stale_only_where_its_gate_is_open_or_it_ran_onc
 async def test_entities_whose_partner_is_not_called_are_not_stale(
     world: FanoutWorld, watch: Watch, excuse: str
 ) -> None:
-    """What is as it was set wakes nobody; without it the same entity is."""
+    """A partner that is not called by its settings makes no alert; without them the same entity makes one."""
     await world.pool.execute("INSERT INTO tickwright.partners (name) VALUES ('hub')")
     await put_aged(world, ["A"], partner="hub")
     await world.pool.execute(f"UPDATE tickwright.partners SET {excuse}")
@@ -262,8 +260,8 @@ async def test_entities_whose_partner_is_not_called_are_not_stale(
     assert set(await watch.firing("fanout_stale")) == {MODULE}
 
 
-def test_what_has_to_last_fires_only_then_and_again_from_the_beginning() -> None:
-    """A minute of a deploy is no alert; somebody else's alert goes on, whoever looks."""
+def test_a_rule_with_a_hold_fires_only_after_it_and_starts_over() -> None:
+    """A minute of a deploy is no alert; an alert that fires already goes on under another holder."""
     schedule, rule = RuleSchedule(), AlertRule("r", "info", "", hold=timedelta(minutes=1))
     found = [Finding("a", {}), Finding("b", {})]
     assert schedule.lasting(rule, found, {"b"}, 0.0) == found[1:]
@@ -273,8 +271,8 @@ def test_what_has_to_last_fires_only_then_and_again_from_the_beginning() -> None
     assert schedule.lasting(rule, found, set(), 130.0) == []
 
 
-def test_a_rule_that_costs_more_is_asked_less_often() -> None:
-    """In between nothing is looked at, and nothing is called over."""
+def test_an_expensive_rule_is_evaluated_less_often() -> None:
+    """In between it is not evaluated, and its alerts do not end."""
     schedule = RuleSchedule()
     rule, other = AlertRule("r", "info", "", every=timedelta(minutes=1)), AlertRule("s", "info", "")
     assert schedule.is_due(rule, 5.0)
@@ -284,7 +282,7 @@ def test_a_rule_that_costs_more_is_asked_less_often() -> None:
 
 
 async def test_a_hold_is_kept_in_the_loop(world: FanoutWorld, watch: Watch) -> None:
-    """The loop asks the rule and lets nothing fire before its time; what fires already goes on under another holder."""
+    """The loop lets nothing fire before its time; an alert that fires already goes on under another holder."""
     await world.put_entities(["A"])
     await world.pool.execute("INSERT INTO tickwright.fanout_cursors (entity_code, task_type) VALUES ('A', 'x')")
     patient = Alerting(Leases(world.pool, owner="test"), rules=RULES)
@@ -298,10 +296,10 @@ async def test_a_hold_is_kept_in_the_loop(world: FanoutWorld, watch: Watch) -> N
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("queue", ["rabbitmq", "postgres"])
-async def test_dead_letters_are_told_of_until_they_are_gone_and_a_process_says_what_it_did(
+async def test_dead_letters_are_an_alert_until_they_are_gone_and_the_counts_are_shown(
     world: FanoutWorld, watch: Watch, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A whole process with both roles: a poison message makes the alert, an empty queue of dead letters ends it."""
+    """A process with both roles: a poison message makes the alert, an empty queue of dead letters ends it."""
     for module in (rabbit_tasks, postgres_tasks):
         monkeypatch.setattr(module, "COUNT_EVERY_S", 0.2)
     rabbit = queue == "rabbitmq"

@@ -10,13 +10,13 @@ from kit.cli import Said, environment, tickwright
 
 @pytest.fixture
 def env(database_url: str) -> dict[str, str]:
-    """An environment that goes straight to a fresh database."""
+    """An environment that names a fresh database."""
     return environment(DATABASE_URL=database_url)
 
 
-def ok(*words: str, env: dict[str, str], stdin: str | None = None) -> Said:
+def ok(*arguments: str, env: dict[str, str], stdin: str | None = None) -> Said:
     """Run a command that must succeed."""
-    said = tickwright(*words, env=env, stdin=stdin)
+    said = tickwright(*arguments, env=env, stdin=stdin)
     assert said.code == 0, said
     return said
 
@@ -44,8 +44,8 @@ def test_an_entitys_life_in_commands(env: dict[str, str], tmp_path: Path) -> Non
     assert all(entry["actor"].startswith("cli:") for entry in trail)
 
 
-def test_an_entitys_partner_is_taken_out_by_nothing(env: dict[str, str]) -> None:
-    """An empty option is no partner; without the option it stays."""
+def test_an_empty_option_removes_an_entitys_partner(env: dict[str, str]) -> None:
+    """Without the option it stays."""
     ok("partners", "put", "dhl", env=env)
     ok("entities", "put", "a", "--partner", "dhl", env=env)
     assert ok("entities", "put", "a", "--paused", "--json", env=env).json["entity"]["partner"] == "dhl"
@@ -53,10 +53,10 @@ def test_an_entitys_partner_is_taken_out_by_nothing(env: dict[str, str]) -> None
 
 
 def test_a_module_in_commands(env: dict[str, str]) -> None:
-    """What is not given stays; a new one needs its interval."""
+    """Options that are not given change nothing; a new module needs its interval."""
     assert ok("modules", "put", "CHARGING", "--every", "90s", env=env).out == "CHARGING created: every 90s\n"
-    told = ok("modules", "put", "CHARGING", "--timeout", "5s", "--gated", env=env).out
-    assert told == "CHARGING set: every 90s, where ENABLE_CHARGING_POLLING=true\n"
+    result = ok("modules", "put", "CHARGING", "--timeout", "5s", "--gated", env=env).out
+    assert result == "CHARGING set: every 90s, where ENABLE_CHARGING_POLLING=true\n"
     assert ok("modules", "pause", "CHARGING", env=env).out == "CHARGING is paused\n"
     listed = ok("modules", "list", "--json", env=env).json["items"]
     assert [module["name"] for module in listed] == ["CDRS", "CHARGING", "LOCATIONS", "SESSIONS", "TARIFFS"]
@@ -68,8 +68,8 @@ def test_a_module_in_commands(env: dict[str, str]) -> None:
     assert "window at" in shown
 
 
-def test_a_file_is_imported_and_its_rejects_are_told(env: dict[str, str], tmp_path: Path) -> None:
-    """CSV by its ending, NDJSON from standard input; 1 when a line was rejected; the report has every one of them."""
+def test_a_file_is_imported_and_its_rejects_are_reported(env: dict[str, str], tmp_path: Path) -> None:
+    """CSV by its suffix, NDJSON from standard input; 1 when a line was rejected; the report has every one of them."""
     table = tmp_path / "entities.CSV"
     table.write_text('code,party,polling_enabled_modules\na,"{""n"": 1}","CDRS,TARIFFS"\nb:c,,\nd,,NOSUCH\n')
     report = tmp_path / "rejects.ndjson"
@@ -77,14 +77,14 @@ def test_a_file_is_imported_and_its_rejects_are_told(env: dict[str, str], tmp_pa
     assert (said.code, said.json["created"], said.json["rejected"]) == (1, 1, 2)
     codes = [json.loads(line)["code"] for line in report.read_text().splitlines()]
     assert codes == ["invalid_entity_code", "unknown_module"]
-    told = ok("entities", "import", "-", env=env, stdin='{"code": "a"}\n')
-    assert told.out == "0 new entities from 1 lines, 1 known already, 0 rejected\n"
+    result = ok("entities", "import", "-", env=env, stdin='{"code": "a"}\n')
+    assert result.out == "0 new entities from 1 lines, 1 known already, 0 rejected\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "hint"),
+    ("arguments", "code", "hint"),
     [
-        (["entities", "show", "nobody"], 1, "entity_not_found"),
+        (["entities", "show", "unknown"], 1, "entity_not_found"),
         (["entities", "show", "a/b"], 2, "wrong_argument"),
         (["entities", "put", "a:b"], 1, "invalid_entity_code"),
         (["entities", "put", "a", "--modules", "NOSUCH"], 1, "unknown_module"),
@@ -92,8 +92,8 @@ def test_a_file_is_imported_and_its_rejects_are_told(env: dict[str, str], tmp_pa
         (["entities", "put", "a", "--party", "@/nowhere.json"], 2, "file_unreadable"),
         (["entities", "put", "a", "--party", '{"apiKey": "abc"}'], 1, "plain_secret"),
         (["entities", "import", "/nowhere.csv"], 2, "file_unreadable"),
-        (["entities", "delete", "nobody"], 1, "entity_not_found"),
-        (["entities", "explain", "nobody", "CDRS"], 1, "entity_not_found"),
+        (["entities", "delete", "unknown"], 1, "entity_not_found"),
+        (["entities", "explain", "unknown", "CDRS"], 1, "entity_not_found"),
         (["modules", "put", "NEW"], 2, "wrong_argument"),
         (["modules", "put", "CDRS", "--timeout", "30m"], 1, "invalid_module"),
         (["modules", "pause", "NOSUCH"], 1, "module_not_found"),
@@ -101,7 +101,7 @@ def test_a_file_is_imported_and_its_rejects_are_told(env: dict[str, str], tmp_pa
         (["modules", "pause", "A/B"], 2, "wrong_argument"),
     ],
 )
-def test_mistakes_end_with_their_code(env: dict[str, str], words: list[str], code: int, hint: str) -> None:
-    """2 for wrong use, 1 for what failed; the JSON error names it."""
-    said = tickwright(*words, "--json", env=env)
+def test_errors_end_with_their_exit_code(env: dict[str, str], arguments: list[str], code: int, hint: str) -> None:
+    """2 for wrong use, 1 for a failure; the JSON error has the code."""
+    said = tickwright(*arguments, "--json", env=env)
     assert (said.code, said.error["code"], said.out) == (code, hint, ""), said

@@ -31,21 +31,21 @@ def task(code: str, module: str = "TARIFFS", party: bytes = b"{}") -> tuple[str,
     return write_task(code, module, party, WINDOW, None, 1000, None, 1)
 
 
-async def bury(fanout: Fanout, *tasks: tuple[str, bytes]) -> list[str]:
-    """Bury tasks with the reason ``no_handler``; return their ids."""
+async def put_dead(fanout: Fanout, *tasks: tuple[str, bytes]) -> list[str]:
+    """Dead-letter tasks with the reason ``no_handler``; return their ids."""
     async with fanout.consumer() as source:
         for message_id, body in tasks:
             await fanout.put(message_id, body=body)
-            assert await source.dead_letter(await taken(source), "no_handler", "Nobody here handles it.")
+            assert await source.dead_letter(await taken(source), "no_handler", "No process here handles it.")
     return [message_id for message_id, _ in tasks]
 
 
 @pytest.mark.parametrize(
     "odd", [b"1" * 6000, b'{"a":' * 3000 + b"1" + b"}" * 3000], ids=["a long number", "nested deeply"]
 )
-async def test_a_secret_is_not_shown_because_the_rest_is_odd(api: RunningApi, fanout: Fanout, odd: bytes) -> None:
-    """What a consumer cannot read is among the dead letters with all of its party, and that may have been SQL's."""
-    await bury(fanout, task("ACME", party=b'{"token": "hunter2", "odd": ' + odd + b"}"))
+async def test_a_secret_is_hidden_also_beside_unreadable_values(api: RunningApi, fanout: Fanout, odd: bytes) -> None:
+    """A task that no consumer can read is dead-lettered with its whole party, which SQL may have written."""
+    await put_dead(fanout, task("ACME", party=b'{"token": "hunter2", "odd": ' + odd + b"}"))
     page = await api.viewer.get("/v1/dead-letters/fanout")
     assert page.status == 200
     assert len(page.json["items"]) == 1
@@ -53,22 +53,22 @@ async def test_a_secret_is_not_shown_because_the_rest_is_odd(api: RunningApi, fa
 
 
 async def test_a_viewer_sees_which_tasks_died_and_why(api: RunningApi, fanout: Fanout) -> None:
-    """Entity, task type, reason, words, instant and body; and how many there are in all."""
-    ids = await bury(fanout, task("ACME"), task("BETA", "LOCATIONS"), task("GAMMA"))
+    """Entity, task type, reason, text, instant and body; and the total."""
+    ids = await put_dead(fanout, task("ACME"), task("BETA", "LOCATIONS"), task("GAMMA"))
     page = (await api.viewer.get("/v1/dead-letters/fanout?limit=2")).json
     assert page["count"] == 3
     assert [item["id"] for item in page["items"]] == ids[:2]
     first = page["items"][0]
     assert (first["entity_code"], first["task_type"], first["reason"]) == ("ACME", "TARIFFS", "no_handler")
-    assert first["error_message"] == "Nobody here handles it."
+    assert first["error_message"] == "No process here handles it."
     assert first["died_at"].endswith("Z")
     assert json.loads(first["body"])["EntityCode"] == "ACME"
     page = (await api.viewer.get("/v1/dead-letters/fanout?task_type=LOCATIONS")).json
     assert [item["entity_code"] for item in page["items"]] == ["BETA"]
 
 
-async def test_what_nobody_can_read_is_shown_escaped_and_short(api: RunningApi, fanout: Fanout) -> None:
-    """A page of poison has a bound, and names what it can."""
+async def test_an_unreadable_dead_letter_is_shown_escaped_and_short(api: RunningApi, fanout: Fanout) -> None:
+    """A page of unreadable messages is bounded, and names what it can."""
     bodies = [
         b"\x1f\x8b\x00\xff",
         b"[" * 100_000,
@@ -92,23 +92,23 @@ async def test_what_nobody_can_read_is_shown_escaped_and_short(api: RunningApi, 
 async def test_a_large_party_does_not_hide_whose_task_it_is(api: RunningApi, fanout: Fanout) -> None:
     """The body is cut where it is shown, not before it is read."""
     party = json.dumps({"note": "x" * 65_000, "url": "y" * 500}).encode()
-    await bury(fanout, task("ACME", party=party))
+    await put_dead(fanout, task("ACME", party=party))
     (item,) = (await api.viewer.get("/v1/dead-letters/fanout")).json["items"]
     assert (item["entity_code"], item["task_type"]) == ("ACME", "TARIFFS")
     assert len(item["body"]) == 65_536
 
 
-async def test_a_secret_that_somebody_put_into_a_message_is_not_shown(api: RunningApi, fanout: Fanout) -> None:
-    """Whoever may look at dead letters may not read tokens."""
-    await bury(fanout, task("ACME", party=b'{"token": "hush-hush", "other": "${env:NAME}"}'))
+async def test_a_secret_inside_a_message_is_not_shown(api: RunningApi, fanout: Fanout) -> None:
+    """A viewer of dead letters may not read tokens."""
+    await put_dead(fanout, task("ACME", party=b'{"token": "hush-hush", "other": "${env:NAME}"}'))
     body = (await api.viewer.get("/v1/dead-letters/fanout")).body
     assert b"hush-hush" not in body
     assert b"${env:NAME}" in body
 
 
-async def test_an_operator_puts_back_by_id_and_it_is_written_down(api: RunningApi, fanout: Fanout) -> None:
-    """One line in the audit trail with what was asked and what went back; ids that are gone are left out."""
-    ids = await bury(fanout, task("ACME"), task("BETA"))
+async def test_an_operator_requeues_by_id_and_it_is_audited(api: RunningApi, fanout: Fanout) -> None:
+    """One line in the audit trail with the ids asked for and those requeued; unknown ids are left out."""
+    ids = await put_dead(fanout, task("ACME"), task("BETA"))
     wanted = {"ids": [ids[1], "nowhere"]}
     (await api.viewer.post("/v1/dead-letters/fanout/requeue", wanted)).says(403, "forbidden")
     done = (await api.operator.post("/v1/dead-letters/fanout/requeue", wanted)).json
@@ -122,21 +122,21 @@ async def test_an_operator_puts_back_by_id_and_it_is_written_down(api: RunningAp
     assert await fanout.ids_in(fanout.names.queue) == [ids[1]]
 
 
-async def test_all_go_back_up_to_a_limit(api: RunningApi, fanout: Fanout) -> None:
+async def test_all_are_requeued_up_to_a_limit(api: RunningApi, fanout: Fanout) -> None:
     """The oldest first, and the answer says that there may be more."""
-    ids = await bury(fanout, task("ACME"), task("BETA"), task("GAMMA"))
+    ids = await put_dead(fanout, task("ACME"), task("BETA"), task("GAMMA"))
     done = (await api.operator.post("/v1/dead-letters/fanout/requeue", {"all": True, "limit": 2})).json
     assert done == {"requeued": 2, "ids": ids[:2], "more": True}
 
 
 @pytest.mark.parametrize("body", [{}, {"all": False}, {"ids": ["a"], "all": True}])
-async def test_a_requeue_of_nothing_in_particular_is_refused(api: RunningApi, body: dict[str, Any]) -> None:
-    """Nobody puts everything back by leaving something out."""
+async def test_a_requeue_without_a_filter_is_refused(api: RunningApi, body: dict[str, Any]) -> None:
+    """A body that leaves something out does not requeue everything."""
     (await api.operator.post("/v1/dead-letters/fanout/requeue", body)).says(422, "empty_filter")
 
 
-async def test_without_rabbitmq_the_dead_letters_are_those_inside_postgresql(database_url: str) -> None:
-    """The same routes, wherever the queue is."""
+async def test_without_rabbitmq_the_routes_show_dead_letters_of_postgresql(database_url: str) -> None:
+    """The routes are the same, wherever the queue is."""
     async with running_api(database_url) as api:
         await api.pool.execute(
             "INSERT INTO tickwright.messages (topic, message_id, payload, status, finished_at) "
@@ -147,20 +147,20 @@ async def test_without_rabbitmq_the_dead_letters_are_those_inside_postgresql(dat
         assert (await api.viewer.get("/v1/dead-letters/fanout")).json["count"] == 0
 
 
-async def test_a_rabbitmq_that_is_away_is_unavailable(database_url: str, fanout: Fanout) -> None:
-    """Worth trying again."""
-    away = fanout.behind("amqp://guest:guest@127.0.0.1:1/").dead
-    async with running_api(database_url, dead_tasks=away) as api:
+async def test_dead_letters_of_an_unavailable_rabbitmq_are_unavailable(database_url: str, fanout: Fanout) -> None:
+    """The request can be retried."""
+    unavailable = fanout.behind("amqp://guest:guest@127.0.0.1:1/").dead
+    async with running_api(database_url, dead_tasks=unavailable) as api:
         (await api.viewer.get("/v1/dead-letters/fanout")).says(503, "rabbitmq_unavailable")
 
 
-async def test_the_command_line_lists_and_puts_back(database_url: str, fanout: Fanout) -> None:
-    """``--kind fanout``: by id or ``--all``; 1 where an id is none."""
-    ids = await bury(fanout, task("ACME"), task("BETA"))
+async def test_the_command_line_lists_and_requeues(database_url: str, fanout: Fanout) -> None:
+    """``--kind fanout``: by id or ``--all``; 1 where an id is unknown."""
+    ids = await put_dead(fanout, task("ACME"), task("BETA"))
     env = environment(DATABASE_URL=database_url, AMQP_URL=fanout.url, AMQP_PREFIX=fanout.names.prefix)
 
-    async def said(*words: str) -> Said:
-        return await asyncio.to_thread(tickwright, "dead-letters", *words, env=env)
+    async def said(*arguments: str) -> Said:
+        return await asyncio.to_thread(tickwright, "dead-letters", *arguments, env=env)
 
     listed = await said("list", "--kind", "fanout", "--limit", "1")
     assert listed.code == 0, listed.err
@@ -179,8 +179,8 @@ async def test_the_command_line_lists_and_puts_back(database_url: str, fanout: F
     assert await fanout.ids_in(fanout.names.queue) == [ids[1], ids[0]]
 
 
-async def test_without_rabbitmq_they_are_in_postgresql(database_url: str) -> None:
-    """The same words, whatever the queue is in."""
+async def test_without_rabbitmq_a_dead_letter_is_requeued_in_postgresql(database_url: str) -> None:
+    """The same routes and commands, whatever the queue is in."""
     pool = await open_pool(database_url, max_size=4)
     source = PostgresTaskQueue(pool, "tickwright.fanout", slots=1)
     running = asyncio.create_task(source.run())
@@ -188,7 +188,7 @@ async def test_without_rabbitmq_they_are_in_postgresql(database_url: str) -> Non
     try:
         await PostgresBroker(pool).publish(Message(message_id, "pg:tickwright.fanout", body))
         assert await source.dead_letter(
-            await asyncio.wait_for(source.take(), 10), "no_handler", "Nobody here handles it."
+            await asyncio.wait_for(source.take(), 10), "no_handler", "No process here handles it."
         )
         async with running_api(database_url, dead_tasks=PostgresDeadLetters(pool, "tickwright.fanout")) as api:
             (item,) = (await api.viewer.get("/v1/dead-letters/fanout")).json["items"]

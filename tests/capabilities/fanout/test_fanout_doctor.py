@@ -1,4 +1,4 @@
-"""The doctor looks at fan-out's queues and at Redis, says what is wrong with them, and changes nothing."""
+"""The doctor checks fan-out's queues and Redis, reports what is wrong, and changes nothing."""
 
 from typing import Any
 from uuid import uuid4
@@ -12,20 +12,20 @@ from kit.servers import RabbitServer, RedisServer, started
 
 
 def findings(check: str, **env: str) -> list[tuple[str, str]]:
-    """Return what the doctor says of a check."""
+    """Return the findings of a check."""
     said: Any = tickwright("doctor", "--json", env=environment(**env)).json
     assert all(one["remedy"] for one in said["findings"] if one["verdict"] != "ok")
     return [(one["verdict"], one["says"]) for one in said["findings"] if one["check"] == check]
 
 
-async def test_queues_are_examined_and_not_made(database_url: str, rabbit_server: RabbitServer) -> None:
-    """Not there yet is no fault, some of them missing is a warning, and one with other arguments is a failure."""
+async def test_queues_are_examined_and_not_declared(database_url: str, rabbit_server: RabbitServer) -> None:
+    """Queues that are not there yet are no fault, a missing one is a warning, other arguments are a failure."""
     queues = Fanout(rabbit_server.url)
     env = {"DATABASE_URL": database_url, "AMQP_URL": rabbit_server.url, "AMQP_PREFIX": queues.names.prefix}
     [(verdict, says)] = findings("fanout queues", **env)
     assert (verdict, "not there yet" in says) == ("ok", True)
     [(verdict, says)] = findings("fanout queues", **env)
-    assert (verdict, "not there yet" in says) == ("ok", True), "looking has made nothing"
+    assert (verdict, "not there yet" in says) == ("ok", True), "the check has declared nothing"
     await queues.prepare()
     assert findings("fanout queues", **env) == [("ok", "as they should be")]
     await queues.delete(queues.names.dead)
@@ -37,17 +37,21 @@ async def test_queues_are_examined_and_not_made(database_url: str, rabbit_server
     await queues.remove()
 
 
-def test_without_a_rabbitmq_there_is_no_queue_to_look_at(database_url: str) -> None:
-    """One that does not answer is one failure, not two; none at all is no finding."""
+def test_without_a_rabbitmq_there_is_no_finding_on_queues(database_url: str) -> None:
+    """A RabbitMQ that does not answer is one failure, not two; none at all is no finding."""
     assert findings("fanout queues", DATABASE_URL=database_url) == []
     assert findings("redis", DATABASE_URL=database_url) == []
-    away = {"DATABASE_URL": database_url, "AMQP_URL": "amqp://127.0.0.1:1/", "AMQP_PREFIX": f"t{uuid4().hex[:8]}"}
-    assert findings("rabbitmq", **away) == [("fail", "does not answer")]
-    assert findings("fanout queues", **away) == []
+    unreachable = {
+        "DATABASE_URL": database_url,
+        "AMQP_URL": "amqp://127.0.0.1:1/",
+        "AMQP_PREFIX": f"t{uuid4().hex[:8]}",
+    }
+    assert findings("rabbitmq", **unreachable) == [("fail", "does not answer")]
+    assert findings("fanout queues", **unreachable) == []
 
 
 async def test_a_missing_consumer_is_named_where_entities_are_polled(database_url: str) -> None:
-    """Without entities nobody misses one."""
+    """Without entities a consumer is not needed."""
     assert findings("fanout-consumer", DATABASE_URL=database_url) == []
     connection = await asyncpg.connect(database_url)
     await connection.execute("INSERT INTO tickwright.entities (code) VALUES ('A')")
@@ -60,8 +64,8 @@ async def test_a_missing_consumer_is_named_where_entities_are_polled(database_ur
     assert findings("fanout-consumer", DATABASE_URL=database_url) == [("ok", "1 alive")]
 
 
-def test_redis_is_asked_whether_it_may_be_relied_on(database_url: str, redis_server: RedisServer) -> None:
-    """One that throws keys away is a failure; one that is away is a warning, as PostgreSQL decides meanwhile."""
+def test_redis_is_checked_for_its_eviction_policy(database_url: str, redis_server: RedisServer) -> None:
+    """One that evicts keys is a failure; an unreachable one is a warning, as PostgreSQL decides meanwhile."""
     env = {"DATABASE_URL": database_url, "REDIS_URL": redis_server.url}
     assert findings("redis", **env) == [("ok", "answers, and evicts nothing")]
     [(verdict, says)] = findings("redis", DATABASE_URL=database_url, REDIS_URL="redis://127.0.0.1:1/0")
@@ -71,8 +75,8 @@ def test_redis_is_asked_whether_it_may_be_relied_on(database_url: str, redis_ser
     assert (verdict, "noeviction" in says) == ("fail", True)
 
 
-def test_a_secret_without_hosts_is_named_and_not_told(database_url: str) -> None:
-    """It is handed out to nothing; with its hosts there is nothing to say."""
+def test_a_secret_without_hosts_is_named_and_its_value_is_not_shown(database_url: str) -> None:
+    """It is handed out to no host; with its hosts there is no finding."""
     env = {"DATABASE_URL": database_url, "SECRET_LOOSE": "canary"}
     [(verdict, says)] = findings("secrets", **env)
     assert verdict == "warn"

@@ -1,4 +1,4 @@
-"""Entities and modules through the REST API: set, listed, paused, deleted; every mistake by its code."""
+"""Entities and modules through the REST API: set, listed, paused, deleted; every error by its code."""
 
 import asyncio
 import json
@@ -35,13 +35,13 @@ async def put(client: Client, code: str, body: Any) -> Answer:
 
 
 async def trail(api: RunningApi) -> list[str]:
-    """The actions on entities and modules in the audit trail, oldest first."""
+    """Return the actions on entities and modules in the audit trail, oldest first."""
     rows = await api.pool.fetch("SELECT action FROM tickwright.audit WHERE action ~ '^(entities|modules)' ORDER BY id")
     return [row[0] for row in rows]
 
 
-async def test_an_entity_is_set_whole_and_read_as_it_is(api: RunningApi) -> None:
-    """201 for a new one; what is left out of a later put gets its default, and the version counts each change."""
+async def test_an_entity_is_set_whole_and_read_back(api: RunningApi) -> None:
+    """201 for a new one; fields left out of a later put get their defaults; the version counts each change."""
     made = await put(api.admin, "NL.ABC", HUB)
     assert made.status == 201, made.body
     assert (made.json["created"], made.json["entity"]["config_version"]) == (True, 1)
@@ -56,7 +56,7 @@ async def test_an_entity_is_set_whole_and_read_as_it_is(api: RunningApi) -> None
 
 
 async def test_the_same_put_again_changes_nothing(api: RunningApi) -> None:
-    """Neither the version nor the instant of the change, and no line is written; spelling is no change."""
+    """The version, the instant of the change and the audit trail stay; another spelling is no change."""
     first = (await put(api.admin, "a", {**HUB, "polling_enabled_modules": " tariffs, LOCATIONS,tariffs "})).json[
         "entity"
     ]
@@ -66,18 +66,18 @@ async def test_the_same_put_again_changes_nothing(api: RunningApi) -> None:
     assert await trail(api) == ["entities.put"]
 
 
-async def test_many_at_once_create_one(api: RunningApi) -> None:
-    """Ten puts of one new code: one of them made it."""
+async def test_concurrent_puts_create_one_entity(api: RunningApi) -> None:
+    """Of ten puts of one new code, one creates it."""
     answers = await asyncio.gather(*(put(api.admin, "a", HUB) for _ in range(10)))
     assert sorted(answer.status for answer in answers) == [200] * 9 + [201]
     assert (await api.viewer.get("/v1/entities/a")).json["config_version"] == 1
 
 
-async def test_schedulers_hear_of_every_change(api: RunningApi, database_url: str) -> None:
-    """A put, a pause, an import and a change of a module each send a notice in their transaction."""
-    heard = asyncio.Event()
+async def test_every_change_notifies_schedulers(api: RunningApi, database_url: str) -> None:
+    """A put, a pause, a deletion and a change of a module each send a notification in their transaction."""
+    notified = asyncio.Event()
     connection = await asyncpg.connect(database_url)
-    await connection.add_listener("tickwright_entities", lambda *_: heard.set())
+    await connection.add_listener("tickwright_entities", lambda *_: notified.set())
     try:
         for method, path, body in (
             ("PUT", "/v1/entities/a", HUB),
@@ -86,15 +86,15 @@ async def test_schedulers_hear_of_every_change(api: RunningApi, database_url: st
             ("POST", "/v1/modules/CDRS/pause", None),
             ("DELETE", "/v1/entities/a", None),
         ):
-            heard.clear()
+            notified.clear()
             assert (await api.admin.send(method, path, body)).status < 300
-            await asyncio.wait_for(heard.wait(), 10)
+            await asyncio.wait_for(notified.wait(), 10)
     finally:
         await connection.close()
 
 
 async def test_pausing_is_the_column_of_the_table(api: RunningApi) -> None:
-    """Pause and enable set ``is_polling_enabled``; twice is harmless and written down once."""
+    """Pause and enable set ``is_polling_enabled``; a repetition is harmless and audited once."""
     await put(api.admin, "a", HUB)
     paused = [(await api.admin.post("/v1/entities/a/pause")).json for _ in range(2)]
     assert [one["is_polling_enabled"] for one in paused] == [False, False]
@@ -103,8 +103,8 @@ async def test_pausing_is_the_column_of_the_table(api: RunningApi) -> None:
     assert await trail(api) == ["entities.put", "entities.pause", "entities.enable"]
 
 
-async def test_a_deleted_entity_is_gone_and_its_runs_are_remembered(api: RunningApi) -> None:
-    """One that comes back goes on where it was: nothing that it has done is done again."""
+async def test_a_deleted_entity_is_gone_and_its_runs_are_kept(api: RunningApi) -> None:
+    """An entity that comes back goes on where it was: no window runs again."""
     await put(api.admin, "a", HUB)
     await api.pool.execute(
         """INSERT INTO tickwright.fanout_cursors (entity_code, task_type, last_window_at, last_success_at, fence)
@@ -121,7 +121,7 @@ async def test_a_deleted_entity_is_gone_and_its_runs_are_remembered(api: Running
 
 
 async def test_a_listing_filters_and_pages_by_code(api: RunningApi) -> None:
-    """Byte by byte in the order of codes; a module is found however it was written; cursors belong to their filter."""
+    """In the byte order of codes; a module is found however it was written; a cursor belongs to its filter."""
     await api.pool.execute(
         """INSERT INTO tickwright.entities (code, polling_enabled_modules, is_polling_enabled)
            SELECT 'e' || lpad(n::text, 2, '0'),
@@ -155,10 +155,10 @@ async def test_a_listing_filters_and_pages_by_code(api: RunningApi) -> None:
     assert "party" not in (await api.viewer.get("/v1/entities?limit=1")).json["items"][0]
 
 
-async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
+async def test_a_page_that_has_read_enough_rows_continues_in_the_next(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A filter that fits one of many costs bounded pages, some of them empty, and loses nobody."""
+    """A filter that few entities fit costs bounded pages, some of them empty, and misses none."""
     monkeypatch.setattr(entities, "SEARCHED_MAX", 5)
     await api.pool.execute(
         """INSERT INTO tickwright.entities (code, is_polling_enabled)
@@ -191,7 +191,7 @@ async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
         ("a", {"polling_enabled_modules": 7}, 422, "invalid_value"),
         ("a", {"polling_enabled_modules": [7]}, 422, "invalid_value"),
         ("a", {"polling_enabled_modules": [f"M{n:049}" for n in range(50)]}, 422, "invalid_modules"),
-        ("a", {"partner": "nobody"}, 422, "unknown_partner"),
+        ("a", {"partner": "unknown"}, 422, "unknown_partner"),
         ("a", {"partner": ""}, 422, "invalid_value"),
         ("a", {"party": []}, 422, "invalid_value"),
         ("a", {"party": None}, 422, "invalid_value"),
@@ -211,21 +211,21 @@ async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
 async def test_a_bad_entity_is_refused_by_its_code(
     api: RunningApi, code: str, body: Any, status: int, error: str
 ) -> None:
-    """Each mistake has its own stable code, and nothing is written."""
+    """Each error has its own stable code, and nothing is written."""
     (await put(api.admin, code, body)).says(status, error)
     assert await api.pool.fetchval("SELECT count(*) FROM tickwright.entities") == 0
     assert await trail(api) == []
 
 
 async def test_an_unknown_module_is_refused_with_the_known_ones(api: RunningApi) -> None:
-    """The remedy is in the answer."""
+    """The answer contains the remedy."""
     said = (await put(api.admin, "a", {"polling_enabled_modules": "NOSUCH"})).json
     assert said["known"] == ["CDRS", "LOCATIONS", "SESSIONS", "TARIFFS"]
     assert "LOCATIONS" in said["detail"]
 
 
-async def test_the_largest_party_that_is_taken_is_the_largest_that_the_table_takes(api: RunningApi) -> None:
-    """The bound is that of the text that PostgreSQL keeps, where numbers have no exponent and commas have a space."""
+async def test_the_api_and_the_table_take_parties_of_the_same_size(api: RunningApi) -> None:
+    """The bound is on PostgreSQL's text, where numbers have no exponent and commas have a space."""
     party = {"ü": [1, 2.5, 1e300, 5e-324, {"k": 'q"\\\n\u0001\u007f'}], "z": ""}
     text = await api.pool.fetchval("SELECT octet_length($1::jsonb::text)", json.dumps(party))
     for more, status in ((PARTY_BYTES_MAX - text, 201), (PARTY_BYTES_MAX - text + 1, 422)):
@@ -250,17 +250,17 @@ async def test_the_largest_party_that_is_taken_is_the_largest_that_the_table_tak
         ({"tokenUrl": "https://hub.example/x?key=1"}, "/party/tokenUrl"),
     ],
 )
-async def test_a_secret_in_plain_text_is_refused_by_its_place(
+async def test_a_secret_in_plain_text_is_refused_with_its_path(
     api: RunningApi, party: dict[str, Any], pointer: str
 ) -> None:
-    """A party is in every message: the answer names the place and the remedy, and never the secret."""
+    """A party is in every message: the answer has the path and the remedy, and never the secret."""
     answer = (await put(api.admin, "a", {"party": party})).says(422, "plain_secret")
     assert answer.json["pointer"] == pointer
     assert "${env:NAME}" in answer.json["detail"]
     assert "abc" not in answer.body.decode()
 
 
-async def test_a_secret_by_its_name_is_taken(api: RunningApi) -> None:
+async def test_a_reference_to_a_secret_is_accepted(api: RunningApi) -> None:
     """References, empty texts, numbers and plain addresses are no secrets."""
     party = {
         "token": "${env:HUB_TOKEN}",
@@ -275,8 +275,8 @@ async def test_a_secret_by_its_name_is_taken(api: RunningApi) -> None:
     assert (await api.operator.get("/v1/entities/a")).json["party"] == party
 
 
-async def test_a_secret_that_somebody_wrote_by_sql_is_shown_to_nobody(api: RunningApi) -> None:
-    """Neither by the API nor in the audit trail; whatever is not secret stays readable."""
+async def test_a_secret_that_was_written_by_sql_is_never_shown(api: RunningApi) -> None:
+    """Neither by the API nor in the audit trail; everything else stays readable."""
     await api.pool.execute(
         "INSERT INTO tickwright.entities (code, party) VALUES ('a', $1)",
         json.dumps({"name": "hub", "auth": {"token": "hunter2", "url": "https://x.example"}}),
@@ -295,8 +295,8 @@ async def test_a_secret_that_somebody_wrote_by_sql_is_shown_to_nobody(api: Runni
     assert (await api.viewer.get("/v1/entities/long")).json["party"] == {"n": long, "token": "***"}
 
 
-async def test_a_modules_terms_are_set_whole(api: RunningApi) -> None:
-    """In the words of the TOML file; the same again changes nothing; one that came with the product becomes yours."""
+async def test_a_modules_settings_are_set_whole(api: RunningApi) -> None:
+    """With the keys of the TOML file; the same again changes nothing; a default module becomes the operator's."""
     listed = (await api.viewer.get("/v1/modules")).json["items"]
     assert [(one["name"], one["every"], one["gated"], one["set_by"]) for one in listed] == [
         ("CDRS", "15m", False, "default"),
@@ -344,7 +344,7 @@ async def test_a_modules_terms_are_set_whole(api: RunningApi) -> None:
 async def test_a_bad_module_is_refused_by_its_code(  # noqa: PLR0917  pytest calls it by name
     api: RunningApi, name: str, body: Any, status: int, error: str, word: str
 ) -> None:
-    """Each mistake is named with its remedy, and nothing is written."""
+    """Each error has its remedy, and nothing is written."""
     said = (await api.admin.send("PUT", f"/v1/modules/{name}", body)).says(status, error)
     assert word in said.json["detail"]
     assert await trail(api) == []
@@ -353,11 +353,11 @@ async def test_a_bad_module_is_refused_by_its_code(  # noqa: PLR0917  pytest cal
 @pytest.mark.parametrize(
     ("method", "path", "status", "error"),
     [
-        ("GET", "/v1/entities/nobody", 404, "entity_not_found"),
-        ("POST", "/v1/entities/nobody/pause", 404, "entity_not_found"),
-        ("POST", "/v1/entities/nobody/enable", 404, "entity_not_found"),
-        ("GET", "/v1/entities/nobody/explain?module=CDRS", 404, "entity_not_found"),
-        ("GET", "/v1/entities/nobody/explain", 422, "invalid_parameter"),
+        ("GET", "/v1/entities/unknown", 404, "entity_not_found"),
+        ("POST", "/v1/entities/unknown/pause", 404, "entity_not_found"),
+        ("POST", "/v1/entities/unknown/enable", 404, "entity_not_found"),
+        ("GET", "/v1/entities/unknown/explain?module=CDRS", 404, "entity_not_found"),
+        ("GET", "/v1/entities/unknown/explain", 422, "invalid_parameter"),
         ("GET", "/v1/entities?limit=0", 422, "invalid_parameter"),
         ("GET", "/v1/entities?colour=red", 400, "unknown_parameter"),
         ("GET", "/v1/entities?q=%00", 400, "unsupported_character"),
@@ -366,16 +366,16 @@ async def test_a_bad_module_is_refused_by_its_code(  # noqa: PLR0917  pytest cal
         ("POST", "/v1/modules/NOSUCH/enable", 404, "module_not_found"),
     ],
 )
-async def test_a_bad_question_is_refused_by_its_code(
+async def test_a_bad_request_is_refused_by_its_code(
     api: RunningApi, method: str, path: str, status: int, error: str
 ) -> None:
-    """Each mistake has its own stable code."""
+    """Each error has its own stable code."""
     (await api.admin.send(method, path)).says(status, error)
 
 
 @pytest.mark.parametrize("url", ["https://u:abc@cpo.example/x", "see https://abc@cpo.example", "sftp://u:@h/"])
 async def test_a_user_in_a_url_is_a_secret_in_plain_text(api: RunningApi, url: str) -> None:
-    """Refused with its place, unless it is a reference; what was written by SQL is shown to nobody."""
+    """It is refused with its path, unless it is a reference; one that was written by SQL is never shown."""
     refused = await api.admin.send("PUT", "/v1/entities/user", {"party": {"a": [{"b": url}]}})
     refused.says(422, "plain_secret")
     assert refused.json["pointer"] == "/party/a/0/b"
@@ -388,7 +388,7 @@ async def test_a_user_in_a_url_is_a_secret_in_plain_text(api: RunningApi, url: s
 
 
 async def test_a_number_that_readers_refuse_is_shown_as_a_text(api: RunningApi) -> None:
-    """By SQL a party may have thousands of digits; every reader of JSON takes the answer, our command line too."""
+    """SQL may write thousands of digits; every JSON reader, the command line's too, can take the answer."""
     long = "9" * 6000
     await api.pool.execute(
         "INSERT INTO tickwright.entities (code, party) VALUES ('digits', $1::jsonb)",

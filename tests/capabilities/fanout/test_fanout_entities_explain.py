@@ -1,4 +1,4 @@
-"""Why an entity is polled for a module, or is not: every reason once, and what stands first."""
+"""Why an entity is polled for a module, or is not: every reason once, the deciding one first."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -19,15 +19,15 @@ class Explained:
     def __init__(self, api: RunningApi) -> None:
         self.api, self.pool = api, api.pool
 
-    async def ask(self, module: str = "LOCATIONS") -> tuple[str, list[str]]:
-        """Status and codes."""
+    async def reasons(self, module: str = "LOCATIONS") -> tuple[str, list[str]]:
+        """Return the status and the codes of the reasons."""
         said = (await self.api.viewer.get(f"/v1/entities/a/explain?module={module}")).json
         assert (said["entity"], said["module"]) == ("a", module.upper())
         assert said["summary"] == said["reasons"][0]["text"]
         return said["status"], [reason["code"] for reason in said["reasons"]]
 
     async def text(self, code: str, module: str = "LOCATIONS") -> str:
-        """The words of one reason."""
+        """Return the text of one reason."""
         said = (await self.api.viewer.get(f"/v1/entities/a/explain?module={module}")).json
         return str(next(reason["text"] for reason in said["reasons"] if reason["code"] == code))
 
@@ -39,7 +39,7 @@ class Explained:
         await self.pool.execute(f"INSERT INTO {into} VALUES ('a', 'LOCATIONS', {values})")
 
     async def shown(self) -> dict[str, Any]:
-        """The module's part of the entity."""
+        """Return the module's part of the entity."""
         found = (await self.api.viewer.get("/v1/entities/a")).json["modules"]
         return dict(next(module for module in found if module["name"] == "LOCATIONS"))
 
@@ -57,7 +57,7 @@ async def one(database_url: str) -> AsyncIterator[Explained]:
         await Ground(api.pool).partner()
         body = {"polling_enabled_modules": "LOCATIONS,SESSIONS", "partner": "dhl"}
         assert (await api.admin.send("PUT", "/v1/entities/a", body)).status == 201
-        for name in ("LOCATIONS", "SESSIONS"):  # no test comes to the end of a window
+        for name in ("LOCATIONS", "SESSIONS"):  # no test reaches the end of a window
             gated = name == "SESSIONS"
             assert (await api.admin.send("PUT", f"/v1/modules/{name}", {"every": "1d", "gated": gated})).status == 200
         await api.pool.execute(WORKER, 101, ["scheduler"], '{"gates": {}}')
@@ -66,9 +66,9 @@ async def one(database_url: str) -> AsyncIterator[Explained]:
 
 
 async def test_a_window_that_has_not_run_is_due(one: Explained) -> None:
-    """Nothing is in its way: until when it can run."""
-    assert await one.ask() == ("due", ["window_open", "never_succeeded"])
-    assert await one.ask("locations") == ("due", ["window_open", "never_succeeded"])
+    """Nothing blocks it; the text says until when it can run."""
+    assert await one.reasons() == ("due", ["window_open", "never_succeeded"])
+    assert await one.reasons("locations") == ("due", ["window_open", "never_succeeded"])
     shown = await one.shown()
     begins, ends = (datetime.fromisoformat(shown[name]) for name in ("window_at", "next_window_at"))
     assert ends - begins == timedelta(days=1)
@@ -76,21 +76,21 @@ async def test_a_window_that_has_not_run_is_due(one: Explained) -> None:
 
 
 async def test_a_window_that_ran_waits_for_the_next(one: Explained) -> None:
-    """The current window has run; one that ran before is none of that."""
+    """The current window has run; a run of an earlier window does not count."""
     await one.cursor(last_window_at=WINDOW, last_success_at="now()")
-    assert await one.ask() == ("ran", ["window_ran", "succeeded"])
+    assert await one.reasons() == ("ran", ["window_ran", "succeeded"])
     shown = await one.shown()
     assert (shown["last_window_at"], shown["failures"], shown["running_since"]) == (shown["window_at"], 0, None)
     await one.cursor(last_window_at=f"{WINDOW} - interval '1 day'", last_success_at="now()")
-    assert await one.ask() == ("due", ["window_open", "succeeded"])
+    assert await one.reasons() == ("due", ["window_open", "succeeded"])
 
 
-async def test_a_run_under_way_and_its_failures_are_told(one: Explained) -> None:
-    """Since when, for which window, how often it failed, and the last error; nobody's run is none."""
+async def test_a_run_under_way_and_its_failures_are_shown(one: Explained) -> None:
+    """Since when, for which window, how often it failed, and the last error; a run without an owner is none."""
     running = {"owner": "102", "running_window_at": WINDOW, "running_since": "now()", "fence": "3"}
     failed = {"failures": "2", "last_error": "'hub says 500'", "last_error_at": "now()"}
     await one.cursor(**running, **failed)
-    assert await one.ask() == ("running", ["running", "failing", "window_open", "never_succeeded"])
+    assert await one.reasons() == ("running", ["running", "failing", "window_open", "never_succeeded"])
     assert "2 times" in await one.text("failing")
     assert "hub says 500" in await one.text("failing")
     shown = await one.shown()
@@ -100,30 +100,30 @@ async def test_a_run_under_way_and_its_failures_are_told(one: Explained) -> None
         shown["window_at"],
     )
     await one.cursor(**{**running, "owner": "NULL"}, **failed)
-    assert await one.ask() == ("failing", ["failing", "window_open", "never_succeeded"])
+    assert await one.reasons() == ("failing", ["failing", "window_open", "never_succeeded"])
     assert (await one.shown())["running_since"] is None
 
 
 async def test_an_entity_that_timed_out_is_explained_as_slow(one: Explained) -> None:
-    """Its next run needs one of the slots that slow entities share, for five windows from its last time-out on."""
+    """Its next run needs one of the slots that slow entities share, for five windows after its last time-out."""
     await one.cursor(failures="1", last_error="'timeout'", last_error_at="now()")
-    assert await one.ask() == ("failing", ["failing", "slow", "window_open", "never_succeeded"])
+    assert await one.reasons() == ("failing", ["failing", "slow", "window_open", "never_succeeded"])
     assert "TICKWRIGHT_FANOUT_SLOW_PERCENT" in await one.text("slow")
     await one.cursor(failures="0", last_error="'timeout'", last_error_at="now() - interval '4 days'")
-    assert await one.ask() == ("due", ["slow", "window_open", "never_succeeded"])
+    assert await one.reasons() == ("due", ["slow", "window_open", "never_succeeded"])
     await one.cursor(failures="0", last_error="'timeout'", last_error_at="now() - interval '6 days'")
-    assert await one.ask() == ("due", ["window_open", "never_succeeded"])
+    assert await one.reasons() == ("due", ["window_open", "never_succeeded"])
 
 
-async def test_who_is_not_polled_hears_every_reason(one: Explained) -> None:
-    """Paused, not listed, a module that nobody knows or that is paused."""
+async def test_an_entity_that_is_not_polled_has_every_reason(one: Explained) -> None:
+    """Paused, not listed, a module that is unknown or paused."""
     await one.api.admin.post("/v1/entities/a/pause")
     await one.api.admin.post("/v1/modules/TARIFFS/pause")
     wanted = ["entity_paused", "module_not_listed", "module_paused", "never_succeeded"]
-    assert await one.ask("TARIFFS") == ("not_polled", wanted)
+    assert await one.reasons("TARIFFS") == ("not_polled", wanted)
     await one.pool.execute("UPDATE tickwright.entities SET polling_enabled_modules = ' locations, NoSuch '")
-    assert await one.ask("NOSUCH") == ("not_polled", ["entity_paused", "module_unknown"])
-    assert (await one.ask())[1] == ["entity_paused", "never_succeeded"]
+    assert await one.reasons("NOSUCH") == ("not_polled", ["entity_paused", "module_unknown"])
+    assert (await one.reasons())[1] == ["entity_paused", "never_succeeded"]
     found = (await one.api.viewer.get("/v1/entities/a")).json["modules"]
     assert [(module["name"], module["known"], module["every"]) for module in found] == [
         ("LOCATIONS", True, "1d"),
@@ -132,24 +132,24 @@ async def test_who_is_not_polled_hears_every_reason(one: Explained) -> None:
 
 
 async def test_a_gate_is_in_the_environment_of_each_scheduler(one: Explained) -> None:
-    """A gated module wants true, any other one publishes without false; all, some or none of them may be open."""
+    """A gated module needs true, any other one publishes without false; all, some or none may be open."""
 
     async def says(scheduler: int, gates: str) -> None:
         facts = f'{{"gates": {gates}}}'
         await one.pool.execute("UPDATE tickwright.workers SET facts = $2::jsonb WHERE id = $1", scheduler, facts)
 
-    assert await one.ask("SESSIONS") == ("not_polled", ["module_closed", "never_succeeded"])
+    assert await one.reasons("SESSIONS") == ("not_polled", ["module_closed", "never_succeeded"])
     assert "ENABLE_SESSIONS_POLLING=true" in await one.text("module_closed", "SESSIONS")
     await says(101, '{"SESSIONS": true, "LOCATIONS": false}')
-    assert await one.ask("SESSIONS") == ("due", ["window_open", "never_succeeded"])
-    assert await one.ask("LOCATIONS") == ("not_polled", ["module_closed", "never_succeeded"])
+    assert await one.reasons("SESSIONS") == ("due", ["window_open", "never_succeeded"])
+    assert await one.reasons("LOCATIONS") == ("not_polled", ["module_closed", "never_succeeded"])
     assert "ENABLE_LOCATIONS_POLLING=false" in await one.text("module_closed")
     await one.pool.execute(WORKER, 103, ["scheduler"], '{"gates": {}}')
-    assert (await one.ask("SESSIONS"))[1][0] == "module_closed_in_part"
-    assert (await one.ask("LOCATIONS"))[1][0] == "module_closed_in_part"
+    assert (await one.reasons("SESSIONS"))[1][0] == "module_closed_in_part"
+    assert (await one.reasons("LOCATIONS"))[1][0] == "module_closed_in_part"
     await one.pool.execute("UPDATE tickwright.workers SET lost_at = now() WHERE id = 101")
-    assert await one.ask("SESSIONS") == ("not_polled", ["module_closed", "never_succeeded"])
-    assert await one.ask("LOCATIONS") == ("due", ["window_open", "never_succeeded"])
+    assert await one.reasons("SESSIONS") == ("not_polled", ["module_closed", "never_succeeded"])
+    assert await one.reasons("LOCATIONS") == ("due", ["window_open", "never_succeeded"])
 
 
 @pytest.mark.matrix
@@ -168,9 +168,9 @@ async def test_a_gate_is_in_the_environment_of_each_scheduler(one: Explained) ->
         ('UPDATE tickwright.workers SET facts = \'{"modules": ["CDRS"]}\' WHERE id = 102', "no_handler"),
     ],
 )
-async def test_what_holds_a_due_window_up_stands_first(one: Explained, sql: str, code: str) -> None:
-    """The partner's state, or nobody there to publish or to run."""
+async def test_the_reason_that_blocks_a_due_window_is_first(one: Explained, sql: str, code: str) -> None:
+    """The partner's state, or no process to publish or to run it."""
     await one.pool.execute(sql)
-    assert await one.ask() == ("due", [code, "window_open", "never_succeeded"])
+    assert await one.reasons() == ("due", [code, "window_open", "never_succeeded"])
     await one.cursor(last_window_at=WINDOW, last_success_at="now()")
-    assert await one.ask() == ("ran", ["window_ran", code, "succeeded"])
+    assert await one.reasons() == ("ran", ["window_ran", code, "succeeded"])

@@ -1,4 +1,4 @@
-"""Entities by the thousand: NDJSON and CSV, where one bad line costs no good one."""
+"""Thousands of entities by NDJSON and CSV: one bad line does not stop the good ones."""
 
 import asyncio
 import json
@@ -27,12 +27,12 @@ async def send(client: Client, body: Any, kind: str = "application/x-ndjson") ->
 
 
 def line(code: str, **fields: Any) -> bytes:
-    """One line of NDJSON."""
+    """Return one line of NDJSON."""
     return json.dumps({"code": code, **fields}).encode() + b"\n"
 
 
 async def rows(api: RunningApi) -> list[tuple[Any, ...]]:
-    """Every entity."""
+    """Return every entity."""
     found = await api.pool.fetch(
         """SELECT code, party::text, is_polling_enabled, polling_enabled_modules, partner, config_version
              FROM tickwright.entities ORDER BY code"""
@@ -41,7 +41,7 @@ async def rows(api: RunningApi) -> list[tuple[Any, ...]]:
 
 
 async def test_good_lines_are_set_and_bad_ones_say_why(api: RunningApi) -> None:
-    """Each bad line is rejected by its number, code and reason; one that was there is set and counts as existing."""
+    """Each bad line is rejected with its number, code and reason; an entity that exists is set and counted as such."""
     await api.admin.send("PUT", "/v1/entities/c", {"partner": "dhl", "party": {"x": 1}})
     lines = [
         line("a", party={"n": 1}, polling_enabled_modules="cdrs, TARIFFS", partner="dhl"),
@@ -53,7 +53,7 @@ async def test_good_lines_are_set_and_bad_ones_say_why(api: RunningApi) -> None:
         line(""),
         line("b", polling_enabled_modules="NOSUCH"),
         line("b", polling_enabled_modules="A-B"),
-        line("b", partner="nobody"),
+        line("b", partner="unknown"),
         line("b", party={"a": {"password": "hunter2"}}),
         line("b", party="{}"),
         line("b", party={"a": "x" * 65_536}),
@@ -80,7 +80,7 @@ async def test_good_lines_are_set_and_bad_ones_say_why(api: RunningApi) -> None:
 
 
 async def test_the_same_file_again_changes_nothing(api: RunningApi) -> None:
-    """Not even a version; a line that changed is the only one that counts up."""
+    """Not even a version; only a line that changed raises one."""
     lines = [line(f"e{n}", polling_enabled_modules="CDRS", party={"n": n, "s": "ü"}) for n in range(2_500)]
     said = (await send(api.admin, b"".join(lines))).json
     assert (said["created"], said["existing"], said["committed_lines"]) == (2_500, 0, 2_500)
@@ -128,7 +128,7 @@ async def test_a_table_with_other_columns_is_refused_whole(api: RunningApi, head
 
 
 async def test_an_import_leaves_one_line_of_audit_with_its_counts(api: RunningApi) -> None:
-    """Who imported, and how much; only admins do."""
+    """The caller and the counts; only admins may import."""
     (await send(api.operator, line("a"))).says(403, "forbidden")
     said = (await send(api.admin, line("a") + b"x\n")).json
     entry = (await api.viewer.get("/v1/audit?action=entities.import")).json["items"][0]
@@ -137,7 +137,7 @@ async def test_an_import_leaves_one_line_of_audit_with_its_counts(api: RunningAp
 
 
 async def test_large_parties_are_committed_in_batches_by_their_bytes(api: RunningApi) -> None:
-    """However large the lines, a transaction holds a few megabytes; what is committed is said while it runs."""
+    """However large the lines, a transaction holds a few megabytes; progress is reported meanwhile."""
     more = asyncio.Event()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -159,8 +159,8 @@ async def test_large_parties_are_committed_in_batches_by_their_bytes(api: Runnin
     assert (await asked).json["created"] == 81
 
 
-async def test_an_import_that_loses_the_database_says_how_far_it_came(api: RunningApi) -> None:
-    """503 with the lines that are committed; the rest is sent again."""
+async def test_an_import_that_loses_the_database_reports_the_committed_lines(api: RunningApi) -> None:
+    """503 with the count of committed lines; the client sends the rest again."""
     cut = asyncio.Event()
 
     async def pieces() -> AsyncIterator[bytes]:

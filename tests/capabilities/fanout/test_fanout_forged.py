@@ -1,4 +1,4 @@
-"""What reaches the queue of fan-out without a scheduler's signature is not run, and a party gets no foreign secret."""
+"""A task without a scheduler's signature is not run, and a party gets no foreign secret."""
 
 import json
 from collections.abc import AsyncIterator
@@ -35,38 +35,40 @@ async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncItera
 
 
 async def forged(world: FanoutWorld, code: str = "A") -> tuple[str, bytes]:
-    """Return a task as nobody of ours wrote it."""
+    """Return a task that no scheduler of ours wrote."""
     return write_task(code, MODULE, EVIL, await world.window(), None, 60_000, None, 1)
 
 
-async def buried(world: FanoutWorld, **headers: Any) -> list[str]:
-    """Put a forged task with these headers beside one of ours; return why tasks are dead when both are done."""
+async def reasons_of_forged(world: FanoutWorld, **headers: Any) -> list[str]:
+    """Publish a forged task with these headers beside one of ours; return the reasons of dead letters."""
     hub = Hub()
     known, body = await forged(world)
     await world.queues.put(known, body=body, headers=headers)
     async with world.consumer({MODULE: hub}) as consumer:
         await world.put_task("B")
         await eventually_async(lambda: hub.codes, what="ours is run")
-        await eventually_async(lambda: consumer.counts["unsigned"] + consumer.counts["signature_wrong"], what="buried")
+        await eventually_async(
+            lambda: consumer.counts["unsigned"] + consumer.counts["signature_wrong"], what="dead-lettered"
+        )
     assert hub.codes == ["B"]
     return [dead.reason for dead in (await world.queues.dead.peek(10)).messages]
 
 
-async def test_a_task_without_a_signature_is_among_the_dead_letters(world: FanoutWorld) -> None:
-    """Whoever may publish to the exchange, or insert into the topic, runs nothing."""
-    assert await buried(world) == ["unsigned"]
+async def test_a_task_without_a_signature_is_dead_lettered(world: FanoutWorld) -> None:
+    """The right to publish to the exchange, or to insert into the topic, runs nothing."""
+    assert await reasons_of_forged(world) == ["unsigned"]
 
 
-async def test_a_signature_is_of_one_body_and_of_our_key(world: FanoutWorld) -> None:
-    """One that was copied from another task, one by a key of one's own, and what is none."""
+async def test_a_signature_is_valid_for_one_body_and_our_key(world: FanoutWorld) -> None:
+    """Not one of another task, one by a foreign key, or a malformed one."""
     ours = await world.signed(b"another body")
     for wrong in (ours[SIGNATURE], "v1,AAAA", "", "\N{SNOWMAN}"):
-        assert set(await buried(world, **{SIGNATURE: wrong})) == {"signature_wrong"}
+        assert set(await reasons_of_forged(world, **{SIGNATURE: wrong})) == {"signature_wrong"}
         await world.pool.execute("DELETE FROM tickwright.fanout_cursors")
 
 
 async def test_a_task_that_was_forged_into_the_outbox_is_not_run(world: FanoutWorld) -> None:
-    """The relay passes on what is in the outbox; the consumer knows whose it is."""
+    """The relay publishes what is in the outbox; the consumer checks the signature."""
     known, body = await forged(world)
     destination = world._destination
     await world.pool.execute(
@@ -77,14 +79,14 @@ async def test_a_task_that_was_forged_into_the_outbox_is_not_run(world: FanoutWo
     leases = Leases(world.pool, owner="relay", terms=LONG)
     relay = OutboxRelay(leases, {destination.partition(":")[0]: broker}, direct_url=world.url)
     async with running([relay]), world.consumer({MODULE: hub}) as consumer:
-        await eventually_async(lambda: consumer.counts["unsigned"], what="buried")
+        await eventually_async(lambda: consumer.counts["unsigned"], what="dead-lettered")
     assert not hub.runs, known
     await broker.aclose()
 
 
 @pytest.mark.parametrize("headers", [{}, {SIGNATURE: "v1,AAAA"}])
 async def test_a_forged_task_of_a_later_version_is_not_delayed(world: FanoutWorld, headers: dict[str, str]) -> None:
-    """Its signature is checked before its version counts; a signed one waits for a consumer that can read it."""
+    """Its signature is checked before its version; a signed one waits for a consumer that can read it."""
     body = b'{"Version":99,"MessageId":"m"}'
     async with world.consumer({}) as consumer:
         await eventually_async(lambda: consumer.snapshot.keys.fresh, what="the keys are known")
@@ -96,8 +98,8 @@ async def test_a_forged_task_of_a_later_version_is_not_delayed(world: FanoutWorl
     assert [dead.message_id for dead in (await world.queues.dead.peek(10)).messages] == ["forged"]
 
 
-async def test_a_signed_task_that_is_sent_again_runs_nothing(world: FanoutWorld) -> None:
-    """An old valid message is one of a window that is done or over."""
+async def test_a_replayed_signed_task_runs_nothing(world: FanoutWorld) -> None:
+    """The window of an old valid message is done or over."""
     now, hub = await world.window(), Hub()
     async with world.consumer({MODULE: hub}) as consumer:
         task = await world.put_task("A")
@@ -110,7 +112,7 @@ async def test_a_signed_task_that_is_sent_again_runs_nothing(world: FanoutWorld)
 
 
 async def test_while_schedulers_do_not_sign_unsigned_tasks_can_be_run(world: FanoutWorld) -> None:
-    """TICKWRIGHT_FANOUT_UNSIGNED=run, for the time of an upgrade; a wrong signature is refused nevertheless."""
+    """TICKWRIGHT_FANOUT_UNSIGNED=run, during an upgrade; a wrong signature is refused nevertheless."""
     hub = Hub()
     known, body = await forged(world)
     await world.queues.put(known, body=body)
@@ -118,12 +120,12 @@ async def test_while_schedulers_do_not_sign_unsigned_tasks_can_be_run(world: Fan
         await eventually_async(lambda: hub.ended == [known], what="the old scheduler's task ran")
         other, body = await forged(world, "C")
         await world.queues.put(other, body=body, headers={SIGNATURE: "v1,AAAA"})
-        await eventually_async(lambda: consumer.counts["signature_wrong"], what="buried")
+        await eventually_async(lambda: consumer.counts["signature_wrong"], what="dead-lettered")
     assert hub.ended == [known]
 
 
-async def test_a_key_that_was_changed_costs_no_task(world: FanoutWorld) -> None:
-    """Until every consumer has read the new one the old one signs, and it is believed for two days more."""
+async def test_a_rotated_key_loses_no_task(world: FanoutWorld) -> None:
+    """The old key signs until every consumer has read the new one, and stays valid for two days more."""
     await world.put_entities(["A"])
     before = await world.signed(b"x")
     await world.pool.execute("SELECT tickwright.rotate_message_key()")
@@ -143,10 +145,10 @@ async def test_a_key_that_was_changed_costs_no_task(world: FanoutWorld) -> None:
     assert len((await read_keys(world.pool)).keys) == 1
 
 
-async def test_a_key_that_may_be_newer_than_ours_is_waited_for(
+async def test_a_signature_by_a_key_not_read_yet_is_delayed(
     world: FanoutWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer that has not read the keys lately delays what it cannot verify; it gives up after as many delays."""
+    """A consumer that has not read the keys lately delays what it cannot verify, up to a number of delays."""
     known, body = await forged(world)
     async with world.consumer({}) as consumer:
         await eventually_async(lambda: consumer.snapshot.keys.fresh, what="the keys are known")
@@ -160,7 +162,7 @@ async def test_a_key_that_may_be_newer_than_ours_is_waited_for(
 
 
 async def test_the_key_is_for_the_owner_only(world: FanoutWorld, database_url: str) -> None:
-    """A role with every documented default privilege neither reads it, nor brings one, nor changes it."""
+    """A role with every documented default privilege cannot read, add or change it."""
     name = "keyless_" + database_url.rpartition("/")[2].replace("-", "_")[-30:]
     await world.pool.execute(f"CREATE ROLE {name}")
     try:
@@ -183,7 +185,7 @@ async def test_the_key_is_for_the_owner_only(world: FanoutWorld, database_url: s
 
 
 async def refused_for(world: FanoutWorld, party: dict[str, Any], **more: Any) -> str:
-    """Let a function put the secret of a party in; return what the ledger says of it."""
+    """Let a handler resolve the secret of a party; return the error in the ledger."""
 
     async def locations(task: EntityTask) -> None:
         task.resolve(task.party["token"], **more)
@@ -200,24 +202,24 @@ async def refused_for(world: FanoutWorld, party: dict[str, Any], **more: Any) ->
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "TICKWRIGHT_DATABASE_URL"])
 async def test_a_party_reads_no_other_variable(world: FanoutWorld, name: str) -> None:
-    """A role that may write parties gets neither another program's secrets nor our database."""
+    """A role that may write parties reads neither another program's secrets nor the URL of our database."""
     said = await refused_for(world, {"url": "https://hub.example", "token": f"${{env:{name}}}"})
     assert "secret_not_declared" in said
     assert "canary" not in said
 
 
-async def test_a_party_takes_no_secret_to_a_foreign_host(world: FanoutWorld) -> None:
+async def test_a_party_sends_no_secret_to_a_foreign_host(world: FanoutWorld) -> None:
     """Every address in the party has to be one of the secret's."""
     party = {"url": "https://hub.example", "push": "https://evil.example", "token": "${env:OCPI_TOKEN}"}
     assert "secret_host_not_allowed" in await refused_for(world, party)
 
 
 async def test_a_party_without_an_address_gets_no_secret(world: FanoutWorld) -> None:
-    """Unless the function says where it sends it."""
+    """Unless the handler names the address."""
     assert "secret_host_unknown" in await refused_for(world, {"token": "${env:OCPI_TOKEN}"})
 
 
-async def test_a_function_may_say_where_it_sends_a_secret(world: FanoutWorld) -> None:
-    """Then it is bound to that address, whatever others are in the party."""
+async def test_a_handler_may_name_the_address_of_a_secret(world: FanoutWorld) -> None:
+    """The secret is then bound to that address, whatever others the party has."""
     party = {"docs": "https://elsewhere.example", "token": "${env:OCPI_TOKEN}"}
     assert await refused_for(world, party, to="https://hub.example/ocpi") == "None"

@@ -1,4 +1,4 @@
-"""In which order statements of fan-out lock rows: all in one, or they wait for each other until one is thrown out."""
+"""The order in which fan-out's statements lock rows: the same in all, so that none deadlocks another."""
 
 import asyncio
 import secrets
@@ -27,7 +27,7 @@ PLACES = [EntityWindow(code, "TARIFFS", WINDOW) for code in CODES]
 
 @pytest.fixture
 async def english(pg_server: PostgresServer) -> AsyncIterator[asyncpg.Pool]:
-    """A database that sorts as English people do, as many are; one row of each table for each code."""
+    """A database that sorts like English, as many do, with one row of each table for each code."""
     name = f"e{secrets.token_hex(6)}"
     create = "CREATE DATABASE {} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
     await asyncio.to_thread(pg_server.execute, sql.SQL(create).format(sql.Identifier(name)))
@@ -60,7 +60,7 @@ async def _begin(pool: asyncpg.Pool) -> None:
 async def test_rows_are_locked_in_the_order_of_their_key_whatever_the_language(
     english: asyncpg.Pool, table: str, write: Callable[[asyncpg.Pool], Awaitable[object]]
 ) -> None:
-    """Somebody holds the first row: the statement waits for it, and has none of the others yet."""
+    """Another transaction holds the first row: the statement waits for it and has none of the others yet."""
     lock = f"SELECT FROM tickwright.{table} WHERE entity_code = $1 FOR UPDATE NOWAIT"
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
     async with english.acquire() as gate, gate.transaction():

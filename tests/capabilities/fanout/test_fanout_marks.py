@@ -1,4 +1,4 @@
-"""Who publishes a window, over Redis and over PostgreSQL: the same words, the same answers."""
+"""Publish marks in Redis and in PostgreSQL: the same calls, the same answers."""
 
 import asyncio
 from collections import Counter
@@ -48,26 +48,26 @@ async def link(redis_server: RedisServer) -> AsyncIterator[RedisClient]:
 
 @pytest.fixture(params=["redis", "ledger"])
 async def marks(request: pytest.FixtureRequest, link: RedisClient, pool: asyncpg.Pool) -> Marks:
-    """Either store."""
+    """Return each store."""
     return RedisMarks(link, prefix=fresh_prefix()) if request.param == "redis" else LedgerMarks(pool)
 
 
 async def mark_of(marks: Marks, place: EntityWindow, token: str, lease: timedelta = LONG) -> Mark:
-    """Claim one place."""
+    """Claim one window of an entity."""
     [claimed] = await marks.claim([place], token, lease)
     return claimed.mark
 
 
-async def test_a_free_window_is_whoever_claims_it_first(marks: Marks) -> None:
-    """One token gets it, again and again; every other one hears that it is taken."""
+async def test_a_free_window_belongs_to_its_first_claim(marks: Marks) -> None:
+    """One token gets it, also when it claims again; every other one gets ``TAKEN``."""
     assert await mark_of(marks, ONE, "a") is Mark.MINE
     assert await mark_of(marks, ONE, "b") is Mark.TAKEN
     assert await mark_of(marks, ONE, "a") is Mark.MINE
     assert await mark_of(marks, ONE._replace(window_s=WINDOW + 900), "b") is Mark.MINE
 
 
-async def test_a_claim_that_ran_out_is_free(marks: Marks) -> None:
-    """Whoever died behind his claim leaves the window to the others."""
+async def test_an_expired_claim_is_free(marks: Marks) -> None:
+    """A scheduler that died after its claim leaves the window to the others."""
     assert await mark_of(marks, ONE, "dead", BRIEF) is Mark.MINE
 
     async def mine() -> bool:
@@ -91,16 +91,16 @@ async def test_a_second_claim_under_the_token_gives_the_full_lease_again(marks: 
     assert await mark_of(marks, ONE, "b") is Mark.TAKEN
 
 
-async def test_a_sealed_window_is_nobodys(marks: Marks) -> None:
-    """Published is published, for the one who did it as well."""
+async def test_a_sealed_window_cannot_be_claimed(marks: Marks) -> None:
+    """It is published, also for the scheduler that published it."""
     await mark_of(marks, ONE, "a")
     assert await marks.seal([ONE], "a", keep=HOUR) == 0
     assert [await mark_of(marks, ONE, token) for token in "ab"] == [Mark.SEALED] * 2
     assert await marks.seal([ONE], "a", keep=HOUR) == 0
 
 
-async def test_a_zombie_does_not_seal_what_another_one_has_claimed(marks: Marks) -> None:
-    """A claim that is somebody else's by now stays his; the zombie is told."""
+async def test_a_zombie_does_not_seal_the_claim_of_another_scheduler(marks: Marks) -> None:
+    """A claim that another scheduler has taken stays its own; the zombie's seal is counted as refused."""
     await mark_of(marks, ONE, "zombie", BRIEF)
 
     async def taken_over() -> bool:
@@ -115,14 +115,14 @@ async def test_a_zombie_does_not_seal_what_another_one_has_claimed(marks: Marks)
     assert await marks.seal([ONE], "zombie", keep=HOUR) == 1
 
 
-async def test_what_was_forgotten_can_be_sealed(marks: Marks) -> None:
-    """A mark that was flushed behind the claim is written anew: it is published."""
+async def test_a_flushed_claim_can_be_sealed(marks: Marks) -> None:
+    """A mark that was flushed after its claim is written again: its window is published."""
     assert await marks.seal([ONE], "a", keep=HOUR) == 0
     assert await mark_of(marks, ONE, "b") is Mark.SEALED
 
 
-async def test_a_release_frees_what_is_mine_and_not_sealed(marks: Marks) -> None:
-    """Another one's claim stays, and so does what is published."""
+async def test_a_release_frees_only_own_claims_that_are_not_sealed(marks: Marks) -> None:
+    """Another token's claim stays, and so does a published window."""
     sealed, others = ONE._replace(entity_code="sealed"), ONE._replace(entity_code="others")
     await marks.claim([ONE, sealed], "a", LONG)
     await marks.claim([others], "b", LONG)
@@ -133,7 +133,7 @@ async def test_a_release_frees_what_is_mine_and_not_sealed(marks: Marks) -> None
 
 
 async def test_answers_come_in_order_however_many(marks: Marks) -> None:
-    """More places than one chunk, some of them taken and some sealed."""
+    """More windows than one chunk, some of them taken and some sealed."""
     places = [EntityWindow(f"E{number}", "TARIFFS", WINDOW) for number in range(1_201)]
     await marks.claim(places[::3], "b", LONG)
     await marks.seal(places[1::3], "b", keep=HOUR)
@@ -148,7 +148,7 @@ async def test_answers_come_in_order_however_many(marks: Marks) -> None:
 
 
 async def test_schedulers_that_race_get_each_window_once(marks: Marks) -> None:
-    """Three at once, each in an order of its own: every window is one scheduler's, and nobody waits for ever."""
+    """Three at once, each in an order of its own: every window is one scheduler's, and none waits for ever."""
     places = [EntityWindow(f"E{number}", "CDRS", WINDOW) for number in range(600)]
 
     async def scheduler(number: int) -> Counter[EntityWindow]:
@@ -164,7 +164,7 @@ async def test_schedulers_that_race_get_each_window_once(marks: Marks) -> None:
     assert total == Counter(places)
 
 
-async def test_codes_cannot_be_mistaken_for_one_another(marks: Marks) -> None:
+async def test_two_codes_never_share_a_key(marks: Marks) -> None:
     """``a:b`` + ``c`` is not ``a`` + ``b:c``, and control characters and braces stay inside their part."""
     awkward = [("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), ("{a}", "\n"), ("{a}\n", "c"), ("ä", "c"), ("a b", "")]
     places = [EntityWindow(code, kind, WINDOW) for code, kind in awkward]
@@ -176,7 +176,7 @@ async def test_codes_cannot_be_mistaken_for_one_another(marks: Marks) -> None:
 
 
 async def test_redis_keys_are_those_of_the_document(link: RedisClient, redis_server: RedisServer) -> None:
-    """``gocpi:publish:{entityCode}:{taskType}:{alignedTimestamp}``, with a life of their own."""
+    """``gocpi:publish:{entityCode}:{taskType}:{alignedTimestamp}``, with an expiry."""
     prefix = fresh_prefix()
     marks = RedisMarks(link, prefix=prefix)
     await marks.claim([ONE], "a", LONG)
@@ -189,8 +189,8 @@ async def test_redis_keys_are_those_of_the_document(link: RedisClient, redis_ser
         assert 3_500_000 < await redis.pttl(key) <= 3_600_000
 
 
-async def test_a_claim_brings_the_last_success_that_run_claims_left_in_redis(link: RedisClient) -> None:
-    """No further round trip tells the scheduler when a run last succeeded."""
+async def test_a_claim_returns_the_last_success_that_run_claims_left_in_redis(link: RedisClient) -> None:
+    """The scheduler needs no further round trip for the instant of the last success."""
     prefix = fresh_prefix()
     runs, run = RedisRunClaims(link, prefix=prefix), Run(ONE.entity_code, ONE.task_type, WINDOW - 900, 1)
     begun = await begin_one(runs, run, 1)
@@ -200,8 +200,8 @@ async def test_a_claim_brings_the_last_success_that_run_claims_left_in_redis(lin
     assert unknown.last_success_s is None
 
 
-async def test_a_redis_that_forgot_the_scripts_is_sent_them(link: RedisClient, redis_server: RedisServer) -> None:
-    """A restart empties the cache of scripts; nobody notices."""
+async def test_scripts_are_sent_again_to_a_redis_that_has_none(link: RedisClient, redis_server: RedisServer) -> None:
+    """A restart empties the cache of scripts, and calls succeed nevertheless."""
     marks = RedisMarks(link, prefix=fresh_prefix())
     assert await mark_of(marks, ONE, "a") is Mark.MINE
     async with Redis.from_url(redis_server.url) as redis:
@@ -212,8 +212,8 @@ async def test_a_redis_that_forgot_the_scripts_is_sent_them(link: RedisClient, r
 # ---------------------------------------------------------------------- the ledger
 
 
-async def test_what_ran_or_runs_is_not_published_again_by_the_ledger(pool: asyncpg.Pool) -> None:
-    """The cursors know more than the marks: what succeeded, what is older and what is under way count as sealed."""
+async def test_the_ledger_does_not_publish_again_what_ran_or_runs(pool: asyncpg.Pool) -> None:
+    """By the cursors, windows that succeeded, older ones and those under way count as sealed."""
     marks, runs, owner = LedgerMarks(pool), LedgerRunClaims(pool), await open_session(pool)
     window = await pool.fetchval("SELECT date_part('epoch', clock_timestamp())::bigint / 900 * 900")
     done, running = Run("E1", "L", window, 1), Run("E2", "L", window, 1)
@@ -226,7 +226,7 @@ async def test_what_ran_or_runs_is_not_published_again_by_the_ledger(pool: async
 
 
 async def test_a_window_ahead_of_the_clock_seals_nothing(pool: asyncpg.Pool) -> None:
-    """A cursor that a jumped clock has written does not keep windows from being published."""
+    """A cursor that was written by a jumped clock does not keep windows from being published."""
     await pool.execute(
         "INSERT INTO tickwright.fanout_cursors (entity_code, task_type, last_window_at, last_success_at) "
         "VALUES ('E', 'L', clock_timestamp() + interval '1 day', clock_timestamp() + interval '1 day')"

@@ -1,4 +1,4 @@
-"""Fan-out at a glance: modules against windows, and entities against modules."""
+"""Overviews of fan-out: modules against windows, and entities against modules."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -26,20 +26,20 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 
 async def window_now(api: RunningApi) -> datetime:
-    """Where the window of fifteen minutes begins that lies around now."""
+    """Return the start of the current window of fifteen minutes."""
     found: datetime = await api.pool.fetchval("SELECT date_bin('15 minutes', now(), 'epoch')")
     return found
 
 
 async def matrix(api: RunningApi, query: str = "") -> Any:
-    """Modules against windows, by the modules' names."""
+    """Return modules against windows, by the modules' names."""
     answer = await api.viewer.get(f"/v1/fanout/windows{query}")
     assert answer.status == 200, answer.body
     return {one["name"]: one for one in answer.json["modules"]}
 
 
 async def test_no_window_from_before_the_module_is_missed(api: RunningApi) -> None:
-    """A window that began before the installation knew of its module is idle, unless something came for it."""
+    """A window that began before the module was created is idle, unless a task of it came."""
     now = await window_now(api)
     await api.pool.execute("UPDATE tickwright.modules SET created_at = $1", now - 2 * QUARTER)
     await api.pool.execute(WINDOW, "LOCATIONS", now - 5 * QUARTER, 0, 1, 0, 0)
@@ -47,8 +47,8 @@ async def test_no_window_from_before_the_module_is_missed(api: RunningApi) -> No
     assert [one["state"] for one in windows][:7] == ["open", "missed", "missed", "idle", "idle", "missed", "idle"]
 
 
-async def test_each_window_says_what_became_of_it(api: RunningApi) -> None:
-    """Open, done, partly, missed, against the entities that are polled now; idle where nobody was to be polled."""
+async def test_each_window_has_its_state(api: RunningApi) -> None:
+    """Open, done, partly, missed, against the entities that are polled now; idle where none was to be polled."""
     now = await window_now(api)
     await api.pool.execute("UPDATE tickwright.modules SET created_at = created_at - interval '1 day'")
     for back, counts in {1: (2, 0, 0, 0), 2: (1, 4, 0, 1), 3: (0, 3, 0, 2), 4: (5, 0, 1, 0)}.items():
@@ -58,7 +58,7 @@ async def test_each_window_says_what_became_of_it(api: RunningApi) -> None:
     locations = found["LOCATIONS"]
     assert (locations["expected"], locations["every"], locations["more"]) == (2, "15m", False)
     assert [one["state"] for one in locations["windows"]][:6] == ["open", "done", "partly", "missed", "done", "missed"]
-    assert len(locations["windows"]) == 9, "two hours, and the window that lies around their begin"
+    assert len(locations["windows"]) == 9, "two hours, and the window in which they begin"
     second = locations["windows"][2]
     assert (second["succeeded"], second["failed"], second["superseded"], second["expired"]) == (1, 4, 0, 1)
     assert locations["last_success_window_at"] == locations["windows"][1]["window_at"]
@@ -66,14 +66,14 @@ async def test_each_window_says_what_became_of_it(api: RunningApi) -> None:
     assert found["CDRS"]["last_success_window_at"] is None
 
 
-async def test_one_module_is_asked_for_in_any_spelling(api: RunningApi) -> None:
-    """One that is unknown is an error, not an empty answer."""
+async def test_one_module_is_queried_in_any_spelling(api: RunningApi) -> None:
+    """An unknown one is an error, not an empty answer."""
     assert list(await matrix(api, "?module=%20locations")) == ["LOCATIONS"]
     (await api.viewer.get("/v1/fanout/windows?module=NOTHING")).says(404, "module_not_found")
 
 
-async def test_what_was_published_is_said_of_the_newest_windows(api: RunningApi) -> None:
-    """Where PostgreSQL says who publishes; claimed and not confirmed is not published."""
+async def test_published_entities_are_counted_for_the_newest_windows(api: RunningApi) -> None:
+    """Where PostgreSQL has the marks; a claim without a confirm is not published."""
     now = await window_now(api)
     for code, published in {"DE*AAA": now, "NL*BBB": None}.items():
         await api.pool.execute(
@@ -84,7 +84,7 @@ async def test_what_was_published_is_said_of_the_newest_windows(api: RunningApi)
 
 
 async def test_a_module_of_seconds_shows_its_newest_windows(api: RunningApi) -> None:
-    """Five hundred of them, however many hours were asked for."""
+    """Five hundred of them, however many hours the query covers."""
     await api.pool.execute("UPDATE tickwright.modules SET interval_seconds = 1 WHERE name = 'LOCATIONS'")
     found = (await matrix(api, "?hours=168"))["LOCATIONS"]
     assert (len(found["windows"]), found["more"]) == (500, True)
@@ -94,7 +94,7 @@ async def test_a_module_of_seconds_shows_its_newest_windows(api: RunningApi) -> 
 
 
 async def test_entities_are_listed_with_their_modules(api: RunningApi) -> None:
-    """By their codes, page by page: last success, last error and next window of each module, in the entity's order."""
+    """By code, page by page: last success, last error and next window of each module, in the entity's order."""
     await api.pool.execute(
         """INSERT INTO tickwright.fanout_cursors
                   (entity_code, task_type, last_window_at, last_success_at, failures, last_error, last_error_at)

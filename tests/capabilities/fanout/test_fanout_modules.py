@@ -1,4 +1,4 @@
-"""Modules by decorator and by the TOML file: who sets what, and every mistake at once."""
+"""Modules by decorator and by the TOML file: which setting wins, and every error at once."""
 
 from pathlib import Path
 from typing import Any
@@ -27,78 +27,78 @@ async def pool(database_url: str) -> Any:
 
 
 async def _poll(task: EntityTask) -> None:
-    """Poll nobody."""
+    """Poll nothing."""
 
 
 def program(**modules: dict[str, Any]) -> ModuleRegistry:
-    """What a program declares."""
+    """Return the modules that a program declares."""
     registry = ModuleRegistry()
     for name, settings in modules.items():
         registry.add(DeclaredModule(name, settings, _poll))
     return registry
 
 
-async def terms(pool: Pool, name: str) -> tuple[str, str, bool, str]:
-    """What a module's row says."""
+async def settings_of(pool: Pool, name: str) -> tuple[str, str, bool, str]:
+    """Return a module's row."""
     found = await Modules(pool).get(name)
     return found.every, found.timeout, found.gated, found.set_by
 
 
 async def changes(pool: Pool) -> list[str]:
-    """Who changed modules, oldest first."""
+    """Return the actors that changed modules, oldest first."""
     rows = await pool.fetch("SELECT actor FROM tickwright.audit WHERE action = 'modules.put' ORDER BY id")
     return [row[0] for row in rows]
 
 
-async def test_a_programs_module_is_there_when_its_app_is_open(database_url: str, pool: Pool) -> None:
-    """By decorator; the function stays what it was, and is found by the module's name."""
+async def test_a_programs_module_exists_when_its_app_is_open(database_url: str, pool: Pool) -> None:
+    """By decorator; the function stays what it was and is found by the module's name."""
     app = Tickwright(database_url)
     assert app.module("CHARGING", every="90s", timeout="5s", gated=True)(_poll) is _poll
     async with app:
-        assert await terms(pool, "CHARGING") == ("90s", "5s", True, "app")
+        assert await settings_of(pool, "CHARGING") == ("90s", "5s", True, "app")
         assert app.registrations.of(ModuleRegistry).all()[0].function is _poll
     assert await changes(pool) == ["python"]
 
 
-async def test_a_program_replaces_what_came_with_the_product_or_from_a_program(pool: Pool) -> None:
-    """Only what it says; a new module without ``every`` has windows of 15 minutes; a second start changes nothing."""
+async def test_a_program_replaces_settings_of_the_product_or_of_a_program(pool: Pool) -> None:
+    """Only those it declares; without ``every`` a new window has 15 minutes; a second start changes nothing."""
     for _ in range(2):
         await declare_modules(pool, Registrations(program(SESSIONS={"timeout": "5s"}, NEW={})), {})
-    assert await terms(pool, "SESSIONS") == ("5m", "5s", True, "app")
-    assert await terms(pool, "NEW") == ("15m", "1m", False, "app")
+    assert await settings_of(pool, "SESSIONS") == ("5m", "5s", True, "app")
+    assert await settings_of(pool, "NEW") == ("15m", "1m", False, "app")
     await declare_modules(pool, Registrations(program(SESSIONS={"every": "1m", "gated": False})), {})
-    assert await terms(pool, "SESSIONS") == ("1m", "5s", False, "app")
+    assert await settings_of(pool, "SESSIONS") == ("1m", "5s", False, "app")
     assert await changes(pool) == ["python"] * 3
 
 
-async def test_a_program_changes_nothing_that_was_set_by_hand(pool: Pool) -> None:
-    """By an operator, by SQL or by a file: their numbers count and not the program's."""
+async def test_a_program_changes_no_setting_that_was_made_by_hand(pool: Pool) -> None:
+    """Settings by an operator, by SQL or by a file win over the program's."""
     modules = Modules(pool)
     await modules.put("TARIFFS", ModuleRequest(every="2h"), caller=ADMIN)
     await pool.execute("INSERT INTO tickwright.modules (name, interval_seconds) VALUES ('BYSQL', 30)")
     await declare_modules(pool, Registrations(program()), {"CDRS": {"every": "3m"}})
     ours = {"every": "1s"}
     await declare_modules(pool, Registrations(program(TARIFFS=ours, BYSQL=ours, CDRS=ours, LOCATIONS=ours)), {})
-    assert await terms(pool, "TARIFFS") == ("2h", "1m", False, "operator")
-    assert await terms(pool, "BYSQL") == ("30s", "1m", False, "sql")
-    assert await terms(pool, "CDRS") == ("3m", "1m", False, "operator")
-    assert await terms(pool, "LOCATIONS") == ("1s", "1m", False, "app")
+    assert await settings_of(pool, "TARIFFS") == ("2h", "1m", False, "operator")
+    assert await settings_of(pool, "BYSQL") == ("30s", "1m", False, "sql")
+    assert await settings_of(pool, "CDRS") == ("3m", "1m", False, "operator")
+    assert await settings_of(pool, "LOCATIONS") == ("1s", "1m", False, "app")
     assert await changes(pool) == ["test", "config", "python"]
 
 
-async def test_the_file_always_sets(pool: Pool, tmp_path: Path) -> None:
-    """Whoever set the module before; the gate of SESSIONS is opened without naming its interval."""
+async def test_the_file_always_wins(pool: Pool, tmp_path: Path) -> None:
+    """Over every earlier setting of the module; the gate of SESSIONS is opened without its interval."""
     config = tmp_path / "tickwright.toml"
     config.write_text('[modules.SESSIONS]\ngated = false\n[modules.CHARGING]\nevery = "10s"\n', encoding="utf-8")
     await Modules(pool).put("CHARGING", ModuleRequest(every="1h", timeout="2s"), caller=ADMIN)
     for _ in range(2):
         await declare_modules(pool, Registrations(program(CHARGING={"every": "1s"})), load_config(config)["modules"])
-    assert await terms(pool, "SESSIONS") == ("5m", "1m", False, "operator")
-    assert await terms(pool, "CHARGING") == ("10s", "2s", False, "operator")
+    assert await settings_of(pool, "SESSIONS") == ("5m", "1m", False, "operator")
+    assert await settings_of(pool, "CHARGING") == ("10s", "2s", False, "operator")
     assert await changes(pool) == ["test", "config", "config"]
 
 
-def test_a_wrong_declaration_is_refused_with_every_mistake() -> None:
+def test_a_wrong_declaration_is_refused_with_every_error() -> None:
     """At import time, before anything runs."""
     app = Tickwright()
     with pytest.raises(Rejected) as caught:
@@ -112,8 +112,8 @@ def test_a_wrong_declaration_is_refused_with_every_mistake() -> None:
     assert caught.value.code == "duplicate_module"
 
 
-def test_a_wrong_file_is_refused_with_every_mistake(tmp_path: Path) -> None:
-    """Names, words and values, each with its remedy; half a configuration is worse than none."""
+def test_a_wrong_file_is_refused_with_every_error(tmp_path: Path) -> None:
+    """Names, keys and values, each with its remedy; none of the file is applied."""
     config = tmp_path / "tickwright.toml"
     config.write_text(
         '[modules.sessions]\nevery = "5m"\n[modules.CDRS]\nevery = 15\ntimout = "1m"\ngated = "no"\n', encoding="utf-8"

@@ -1,4 +1,4 @@
-"""The lists of a scheduler are read again and again, also when nobody tells of a change."""
+"""A scheduler reads its lists regularly, also without a notification of changes."""
 
 from collections.abc import AsyncIterator
 
@@ -11,17 +11,17 @@ from tickwright.capabilities.fanout.scheduler import scheduler as rooms
 
 @pytest.fixture
 async def world(database_url: str) -> AsyncIterator[FanoutWorld]:
-    """A world in PostgreSQL alone, in which changes of entities tell nobody."""
+    """A world in PostgreSQL alone, in which changes of entities notify no scheduler."""
     async with fanout_world(database_url, None, None) as world:
         await world.put_module()
         await world.pool.execute("ALTER TABLE tickwright.entities DISABLE TRIGGER tell_entities")
         yield world
 
 
-async def test_a_change_that_nobody_told_of_is_found_by_the_next_reading(
+async def test_a_change_without_a_notification_is_found_by_the_next_reading(
     world: FanoutWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A notification is a hint: a lost one costs the time between two readings, five minutes."""
+    """A lost notification costs the time between two readings, five minutes."""
     assert rooms.REFRESH_S == 300
     monkeypatch.setattr(rooms, "REFRESH_S", 2.0)
     async with world.scheduler() as scheduler:
@@ -33,7 +33,7 @@ async def test_a_change_that_nobody_told_of_is_found_by_the_next_reading(
 async def test_without_a_connection_of_its_own_the_lists_are_read_every_ten_seconds(
     world: FanoutWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a pooler nobody hears of changes; the long pause is not kept then."""
+    """Behind a pooler a scheduler gets no notifications and does not keep the long pause."""
     assert rooms.REFRESH_WITHOUT_WAKEUPS_S == 10
     monkeypatch.setattr(rooms, "REFRESH_WITHOUT_WAKEUPS_S", 2.0)
     async with world.scheduler(hears=False) as scheduler:

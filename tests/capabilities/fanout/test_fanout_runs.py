@@ -1,4 +1,4 @@
-"""Who runs a task, over Redis and over PostgreSQL: never two at once, never one twice, windows only forward."""
+"""Run claims in Redis and in PostgreSQL: never two at once, never one twice, windows only forward."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,14 +40,14 @@ COUNTS = (
 async def stores(
     request: pytest.FixtureRequest, redis_server: RedisServer, database_url: str
 ) -> AsyncIterator[RunStore]:
-    """Either store, as two processes see it."""
+    """Return each store, as two processes see it."""
     async with run_store(request.param, redis_server.url, database_url) as stores:
         yield stores
 
 
 @pytest.fixture
 async def ledger(redis_server: RedisServer, database_url: str) -> AsyncIterator[RunStore]:
-    """The store in PostgreSQL."""
+    """Return the store in PostgreSQL."""
     async with run_store("ledger", redis_server.url, database_url) as stores:
         yield stores
 
@@ -55,8 +55,8 @@ async def ledger(redis_server: RedisServer, database_url: str) -> AsyncIterator[
 # ---------------------------------------------------------------------- both
 
 
-async def test_one_runs_and_the_others_are_told_busy(stores: RunStore) -> None:
-    """Of an entity and task type one run at a time, whichever window, whoever asks: the owner's own slots as well."""
+async def test_one_run_begins_and_the_others_are_busy(stores: RunStore) -> None:
+    """An entity and task type has one run at a time, whichever window and owner: the owner's own slots, too."""
     first, second = stores.owners
     begun = await begin_one(stores.store, RUN, first)
     assert begun.start is RunStart.BEGUN
@@ -67,8 +67,8 @@ async def test_one_runs_and_the_others_are_told_busy(stores: RunStore) -> None:
     assert await start_of(stores.other, RUN._replace(entity_code="other"), second) is RunStart.BEGUN
 
 
-async def test_a_window_that_succeeded_runs_no_more_nor_does_an_older_one(stores: RunStore) -> None:
-    """Duplicates and latecomers are done; the next window hears when the last success began."""
+async def test_neither_a_window_that_succeeded_nor_an_older_one_runs_again(stores: RunStore) -> None:
+    """Duplicates and latecomers are done; the next window gets the instant at which the last success began."""
     first, second = stores.owners
     begun = await begin_one(stores.store, RUN, first)
     assert await end_one(stores.store, RUN, begun, first)
@@ -81,8 +81,8 @@ async def test_a_window_that_succeeded_runs_no_more_nor_does_an_older_one(stores
     assert await start_of(stores.store, RUN, first) is RunStart.DONE
 
 
-async def test_what_failed_or_was_released_may_begin_again(stores: RunStore) -> None:
-    """Only a success is remembered."""
+async def test_a_failed_or_released_run_may_begin_again(stores: RunStore) -> None:
+    """Only a success is kept."""
     first, second = stores.owners
     failed = await begin_one(stores.store, RUN, first)
     assert await end_one(stores.store, RUN, failed, first, error="no luck")
@@ -95,8 +95,8 @@ async def test_what_failed_or_was_released_may_begin_again(stores: RunStore) -> 
     assert failed.fence < released.fence < again.fence
 
 
-async def test_an_end_with_an_old_fence_or_of_somebody_else_changes_nothing(stores: RunStore) -> None:
-    """Nobody ends a run that is not his."""
+async def test_an_end_with_an_old_fence_or_another_owner_changes_nothing(stores: RunStore) -> None:
+    """An owner ends only its own run."""
     first, second = stores.owners
     old = await begin_one(stores.store, RUN, first)
     await end_one(stores.store, RUN, old, first, released=True)
@@ -109,8 +109,8 @@ async def test_an_end_with_an_old_fence_or_of_somebody_else_changes_nothing(stor
     assert await start_of(stores.other, RUN, second) is RunStart.DONE
 
 
-async def test_an_end_that_is_said_again_is_true_again_and_written_once(stores: RunStore) -> None:
-    """Whoever did not hear the answer says it again."""
+async def test_a_repeated_end_succeeds_again_and_is_written_once(stores: RunStore) -> None:
+    """A consumer that did not get the answer repeats it."""
     first, second = stores.owners
     begun = await begin_one(stores.store, RUN, first)
     assert [await end_one(stores.other, RUN, begun, first, error="no luck") for _ in range(3)] == [True] * 3
@@ -122,8 +122,8 @@ async def test_an_end_that_is_said_again_is_true_again_and_written_once(stores: 
         assert tuple(await stores.pool.fetchrow(COUNTS, WINDOW)) == (0, 1, 0, 0)
 
 
-async def test_an_entity_has_at_most_as_many_runs_as_it_may(stores: RunStore) -> None:
-    """All task types together, those of one call and those of before; the first ones asked for get it."""
+async def test_the_runs_of_an_entity_never_pass_its_limit(stores: RunStore) -> None:
+    """Over all task types, within one call and across calls; the first ones in the call begin."""
     first, second = stores.owners
     kinds = ["CDRS", "LOCATIONS", "SESSIONS", "TARIFFS"]
     runs = [RUN._replace(task_type=kind) for kind in kinds] + [RUN._replace(entity_code="other")]
@@ -133,8 +133,8 @@ async def test_an_entity_has_at_most_as_many_runs_as_it_may(stores: RunStore) ->
     assert await start_of(stores.other, runs[3]._replace(at_once=3), second) is RunStart.BEGUN
 
 
-async def test_what_is_done_or_busy_takes_no_place_of_an_entity(stores: RunStore) -> None:
-    """A call with messages for nothing still begins what may begin."""
+async def test_done_or_busy_runs_do_not_count_for_an_entitys_limit(stores: RunStore) -> None:
+    """A call with such messages still begins what may begin."""
     first, second = stores.owners
     begun = await begin_one(stores.store, RUN, first)
     await end_one(stores.store, RUN, begun, first)
@@ -145,13 +145,13 @@ async def test_what_is_done_or_busy_takes_no_place_of_an_entity(stores: RunStore
 
 
 async def test_two_messages_of_one_task_in_one_call_begin_once(stores: RunStore) -> None:
-    """A duplicate that comes together with its original is busy, and a newer window beside it too."""
+    """A duplicate that comes together with its original is busy, and so is a newer window beside it."""
     found = await stores.store.begin([RUN, RUN, NEXT, RUN._replace(task_type="CDRS")], stores.owners[0])
     assert [one.start for one in found] == [RunStart.BEGUN, RunStart.BUSY, RunStart.BUSY, RunStart.BEGUN]
 
 
-async def test_a_renewal_says_whose_a_run_is(stores: RunStore) -> None:
-    """True for its holder until it ends; for nobody else."""
+async def test_a_renewal_succeeds_only_for_the_owner_of_a_run(stores: RunStore) -> None:
+    """Until the run ends."""
     first, second = stores.owners
     begun = await begin_one(stores.store, RUN, first)
     held = Ended(RUN, begun)
@@ -164,7 +164,7 @@ async def test_a_renewal_says_whose_a_run_is(stores: RunStore) -> None:
 
 
 async def test_a_window_that_a_jumped_clock_wrote_blocks_nothing(stores: RunStore) -> None:
-    """A success of a window far ahead is not believed; the next success repairs what it left."""
+    """A success of a window far ahead is ignored; the next success repairs what it left."""
     first, _ = stores.owners
     ahead = RUN._replace(window_s=4_000_000_000)
     begun = await begin_one(stores.store, ahead, first)
@@ -188,7 +188,7 @@ async def test_processes_that_race_for_one_task_begin_it_once(stores: RunStore) 
 
 
 async def test_processes_that_race_for_one_entity_never_pass_its_limit(stores: RunStore) -> None:
-    """Ten task types at once over two processes: as many begin as may, not one more."""
+    """Ten task types at once over two processes: as many begin as the limit allows, not one more."""
     sides = [(stores.store, stores.owners[0]), (stores.other, stores.owners[1])] * 5
     for number in range(10):
         runs = [Run(f"E{number}", f"T{kind}", WINDOW, 3) for kind in range(10)]
@@ -197,7 +197,7 @@ async def test_processes_that_race_for_one_entity_never_pass_its_limit(stores: R
         assert found.count(RunStart.BEGUN) == 3
 
 
-async def test_calls_that_overlap_in_any_order_do_not_wait_for_each_other_for_ever(stores: RunStore) -> None:
+async def test_overlapping_calls_in_any_order_do_not_deadlock(stores: RunStore) -> None:
     """Two processes begin and end the same two hundred entities in opposite orders."""
     runs = [Run(f"E{number}", "L", WINDOW, 1) for number in range(200)]
 
@@ -216,7 +216,7 @@ async def test_calls_that_overlap_in_any_order_do_not_wait_for_each_other_for_ev
 
 
 async def test_a_claim_in_redis_ends_by_itself_unless_it_is_renewed(redis_server: RedisServer) -> None:
-    """A dead consumer's task is free again; one whose claim ran out and was not taken may still end it."""
+    """A dead consumer's task is free again; a run whose claim expired and was not taken may still end."""
     async with redis_link(redis_server.url) as link:
         runs = RedisRunClaims(link, prefix=fresh_prefix(), lease=BRIEF)
         dead = await begin_one(runs, RUN, 1)
@@ -231,31 +231,31 @@ async def test_a_claim_in_redis_ends_by_itself_unless_it_is_renewed(redis_server
         assert await end_one(runs, RUN, dead._replace(fence=fence), 2)
 
 
-async def test_successes_are_carried_until_they_are_forgotten(redis_server: RedisServer) -> None:
-    """The newest of each task is kept; what changed since it was read is kept, too."""
+async def test_successes_are_carried_until_they_are_deleted(redis_server: RedisServer) -> None:
+    """The newest of each task is kept, also when it changed since it was read."""
     async with redis_link(redis_server.url) as link:
         runs = RedisRunClaims(link, prefix=fresh_prefix())
         assert await runs.carried(10) == []
         codes = ["a|b", "a", "c:d"]
-        told = []
+        expected = []
         for code in codes:
             run = Run(code, "L", WINDOW, 1)
             begun = await begin_one(runs, run, 1)
             assert await runs.end([Ended(run, begun)], 1, carry=True) == [True]
-            told.append(Success(code, "L", WINDOW, begun.begun_s))
+            expected.append(Success(code, "L", WINDOW, begun.begun_s))
         failing = Run("f", "L", WINDOW, 1)
         await runs.end([Ended(failing, await begin_one(runs, failing, 1), error="no luck")], 1, carry=True)
-        assert sorted(await runs.carried(10)) == sorted(told)
+        assert sorted(await runs.carried(10)) == sorted(expected)
         assert len(await runs.carried(2)) == 2
         newer = Run("a", "L", WINDOW + 900, 1)
         begun = await begin_one(runs, newer, 1)
         await runs.end([Ended(newer, begun)], 1, carry=True)
-        await runs.forget(told)
+        await runs.forget(expected)
         assert await runs.carried(10) == [Success("a", "L", WINDOW + 900, begun.begun_s)]
 
 
 async def test_a_flush_repeats_no_fence(redis_server: RedisServer) -> None:
-    """A claim of before the flush cannot end or renew one of after it."""
+    """A claim from before the flush cannot end or renew one from after it."""
     async with redis_link(redis_server.url) as link:
         prefix = fresh_prefix()
         runs = RedisRunClaims(link, prefix=prefix)
@@ -270,8 +270,8 @@ async def test_a_flush_repeats_no_fence(redis_server: RedisServer) -> None:
 # ---------------------------------------------------------------------- the ledger
 
 
-async def test_the_ledger_counts_what_became_of_a_window(ledger: RunStore) -> None:
-    """Successes, failures and what was dropped, each where it belongs; a release counts as nothing."""
+async def test_the_ledger_counts_the_outcomes_of_a_window(ledger: RunStore) -> None:
+    """Successes, failures and dropped tasks, each in its column; a release counts as nothing."""
     owner = ledger.owners[0]
     for ending in ({"error": "no luck"}, {"released": True}, {"error": "no luck"}, {}):
         begun = await begin_one(ledger.store, RUN, owner)
@@ -285,8 +285,8 @@ async def test_the_ledger_counts_what_became_of_a_window(ledger: RunStore) -> No
     await ledger.store.count_dropped({})
 
 
-async def test_a_cursor_tells_of_failures_until_a_success(ledger: RunStore) -> None:
-    """They are counted in a row; the last reason stays, whatever it is made of, cut to 500 characters."""
+async def test_a_cursor_counts_failures_until_a_success(ledger: RunStore) -> None:
+    """They are counted in a row; the last error stays, made valid and cut to 500 characters."""
     owner = ledger.owners[0]
     for error in ("first", "\x00\ud800" + "x" * 1_000):
         await end_one(ledger.store, RUN, await begin_one(ledger.store, RUN, owner), owner, error=error)
@@ -299,8 +299,8 @@ async def test_a_cursor_tells_of_failures_until_a_success(ledger: RunStore) -> N
     assert (row["failures"], row["last_error"]) == (0, "��" + "x" * 498)
 
 
-async def test_the_runs_of_a_lost_session_are_nobodys(ledger: RunStore) -> None:
-    """Reclaimed or not, whoever lives may begin them; the zombie ends nothing and begins nothing."""
+async def test_the_runs_of_a_lost_session_are_free(ledger: RunStore) -> None:
+    """Reclaimed or not, any live consumer may begin them; the zombie ends nothing and begins nothing."""
     zombie, heir = ledger.owners
     other = RUN._replace(task_type="CDRS")
     held = await ledger.store.begin([RUN, other], zombie)
@@ -316,8 +316,8 @@ async def test_the_runs_of_a_lost_session_are_nobodys(ledger: RunStore) -> None:
     assert await start_of(ledger.store, NEXT._replace(entity_code="new"), 0) is RunStart.BUSY
 
 
-async def test_a_session_that_left_without_a_word_blocks_nothing(ledger: RunStore) -> None:
-    """Its row is gone; nothing was reclaimed, and neither its tasks nor its places of an entity are taken."""
+async def test_a_session_that_was_deleted_blocks_nothing(ledger: RunStore) -> None:
+    """Nothing was reclaimed, but neither its tasks nor its runs of an entity are taken."""
     gone, heir = ledger.owners
     await ledger.store.begin([RUN, RUN._replace(task_type="CDRS")], gone)
     await ledger.pool.execute("DELETE FROM tickwright.workers WHERE id = $1", gone)
@@ -325,15 +325,15 @@ async def test_a_session_that_left_without_a_word_blocks_nothing(ledger: RunStor
     assert [one.start for one in await ledger.other.begin(runs, heir)] == [RunStart.BEGUN] * 2
 
 
-async def test_what_is_carried_over_goes_forward_only_and_counts_once(ledger: RunStore) -> None:
-    """Old news change nothing, the same twice counts once, and a run under way stays its owner's."""
+async def test_carried_successes_go_forward_only_and_count_once(ledger: RunStore) -> None:
+    """Old ones change nothing, the same twice counts once, and a run under way stays its owner's."""
     owner = ledger.owners[0]
     assert isinstance(ledger.store, LedgerRunClaims)
     begun = await begin_one(ledger.store, RUN, owner)
-    news = [Success("DE*ABC", "LOCATIONS", WINDOW - 900, 10.0), Success("DE*ABC", "LOCATIONS", WINDOW, 20.0)]
+    successes = [Success("DE*ABC", "LOCATIONS", WINDOW - 900, 10.0), Success("DE*ABC", "LOCATIONS", WINDOW, 20.0)]
     for _ in range(2):
-        await ledger.store.carry_over([*news, Success("new", "CDRS", WINDOW, 30.0)])
-        await ledger.store.carry_over(news[:1])
+        await ledger.store.carry_over([*successes, Success("new", "CDRS", WINDOW, 30.0)])
+        await ledger.store.carry_over(successes[:1])
     await ledger.store.carry_over([])
     row = await ledger.pool.fetchrow(CURSOR)
     assert (row["last_window_at"].timestamp(), row["last_success_at"].timestamp()) == (WINDOW, 20.0)
@@ -353,9 +353,9 @@ DATABASE = "SELECT oid FROM pg_database WHERE datname = current_database()"
 
 
 async def test_a_claim_whose_answer_was_lost_does_not_block_its_own_process(database_url: str) -> None:
-    """The commit arrived, the answer did not: the next claim of the process frees it, though its session lives on.
+    """The commit arrived, its answer did not: the process's next claim frees it, though its session lives on.
 
-    A claim under no session, as a process asks that doubts its own for a moment, makes nobody forget.
+    A claim under no session, by a process that doubts its own for a moment, does not discard that knowledge.
     """
     async with TcpProxy(*_place(database_url)) as proxy, await open_pool(database_url) as pool:
         session = WorkerSession(pool, name="test", roles=["fanout-consumer"], version="0")

@@ -1,7 +1,7 @@
-"""Run claims against a model, step by step, in Redis and in PostgreSQL beside each other.
+"""Run claims against a model, step by step, in Redis and in PostgreSQL side by side.
 
-The model is what the promise says: never two at once, never one twice, windows only forward, no more of an entity than
-it may have. Whatever Hypothesis makes consumers and zombies do, both stores have to say what the model says.
+The model is the promise: never two at once, never one twice, windows only forward, no more runs of an entity than its
+limit. Whatever Hypothesis makes consumers and zombies do, both stores must answer like the model.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Task = tuple[str, str]
 
 @dataclass
 class Cursor:
-    """What should be known of one entity and task type."""
+    """The expected state of one entity and task type."""
 
     done_s: int = 0
     holder: "tuple[int, int] | None" = None  # owner and number of the claim
@@ -44,7 +44,7 @@ class Cursor:
 
 @dataclass
 class Claim:
-    """A claim that was granted, with what each store said."""
+    """A granted claim, with the answer of each store."""
 
     run: Run
     owner: int
@@ -61,11 +61,11 @@ class Model:
     counts: dict[tuple[int, str], list[int]] = field(default_factory=dict)
 
     def cursor(self, run: Run) -> Cursor:
-        """Return it, made where it is missing."""
+        """Return the cursor, created where it is missing."""
         return self.cursors.setdefault((run.entity_code, run.task_type), Cursor())
 
-    def ask(self, run: Run, owner: int) -> RunStart:
-        """Say what should be answered, and take the claim."""
+    def expect(self, run: Run, owner: int) -> RunStart:
+        """Return the expected answer, and take the claim."""
         cursor = self.cursor(run)
         running = sum(one.holder is not None for (code, _), one in self.cursors.items() if code == run.entity_code)
         if run.window_s <= cursor.done_s:
@@ -77,12 +77,12 @@ class Model:
         return RunStart.BEGUN
 
     def is_held(self, number: int) -> bool:
-        """Whether a claim is its owner's still."""
+        """Return whether a claim still belongs to its owner."""
         claim = self.claims[number]
         return self.cursor(claim.run).holder == (claim.owner, number)
 
     def is_last(self, number: int) -> bool:
-        """Whether nobody has begun the task since."""
+        """Return whether the task has not begun since."""
         task = self.claims[number].run[:2]
         return not any(claim.run[:2] == task for claim in self.claims[number + 1 :])
 
@@ -119,9 +119,9 @@ class RunLife(RuleBasedStateMachine):
 
     @rule(runs=st.lists(st.builds(Run, CODES, KINDS, WINDOWS, st.just(AT_ONCE)), min_size=1, max_size=5), who=OWNERS)
     def begin(self, runs: list[Run], who: int) -> None:
-        """Any runs in any order, the same twice as well."""
+        """Begin runs in any order, also the same twice."""
         owner, first = self.owners[who], len(self.model.claims)
-        expected = [self.model.ask(run, owner) for run in runs]
+        expected = [self.model.expect(run, owner) for run in runs]
         for store in self.stores:
             said = self.do(store.begin(runs, owner))
             assert [one.start for one in said] == expected, type(store).__name__
@@ -132,7 +132,7 @@ class RunLife(RuleBasedStateMachine):
     @precondition(lambda self: self.model.claims)
     @rule(data=st.data(), ending=ENDINGS)
     def end(self, data: st.DataObject, ending: str) -> None:
-        """Any claim that ever was, however often."""
+        """End any claim that ever was, however often."""
         number = data.draw(st.integers(0, len(self.model.claims) - 1))
         claim = self.model.claims[number]
         held = self.model.is_held(number)
@@ -156,7 +156,7 @@ class RunLife(RuleBasedStateMachine):
     @precondition(lambda self: self.model.claims)
     @rule(data=st.data(), who=OWNERS)
     def renew(self, data: st.DataObject, who: int) -> None:
-        """Any claim, by anybody."""
+        """Renew any claim under any owner."""
         number = data.draw(st.integers(0, len(self.model.claims) - 1))
         claim, owner = self.model.claims[number], self.owners[who]
         expected = self.model.is_held(number) and claim.owner == owner
@@ -165,7 +165,7 @@ class RunLife(RuleBasedStateMachine):
 
     @rule(who=OWNERS)
     def lose(self, who: int) -> None:
-        """A session is declared lost; Redis, which knows none, hears of it by the end of the claims' lives."""
+        """Declare a session lost; Redis, which has no sessions, learns of it when the claims expire."""
         old, ledger = self.owners[who], self.stores[1]
         assert isinstance(ledger, LedgerRunClaims)
         self.do(self._lose(ledger, old))
@@ -173,7 +173,7 @@ class RunLife(RuleBasedStateMachine):
             if claim.owner == old and self.model.is_held(number):
                 self.model.cursor(claim.run).holder = None
                 self.do(self.stores[0].end([Ended(claim.run, claim.begun[0], released=True)], old))
-                claim.begun[0] = claim.begun[0]._replace(fence=1)  # as after the end of its life
+                claim.begun[0] = claim.begun[0]._replace(fence=1)  # as after its expiry
         self.owners[who] = self.do(self.pool.fetchval(OPEN))
 
     async def _lose(self, ledger: LedgerRunClaims, token: int) -> None:
@@ -183,7 +183,7 @@ class RunLife(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)
-def test_both_stores_do_what_is_promised(database_url: str, redis_server: RedisServer) -> None:
+def test_both_stores_keep_the_promises(database_url: str, redis_server: RedisServer) -> None:
     """Never two at once, never one twice, windows only forward, fences hold: in every order of steps."""
     RunLife.database_url, RunLife.redis_url = database_url, redis_server.url
     run_state_machine_as_test(

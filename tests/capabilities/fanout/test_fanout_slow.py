@@ -24,7 +24,7 @@ SELECT code, $2, $3, 'timeout', clock_timestamp() FROM unnest($1::text[]) AS u (
 
 @pytest.fixture(params=["rabbitmq and redis", "postgres alone"])
 async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[FanoutWorld]:
-    """The same with everything and with nothing but PostgreSQL."""
+    """A world with everything, and one with PostgreSQL alone."""
     with_all = request.param != "postgres alone"
     rabbit: RabbitServer | None = request.getfixturevalue("rabbit_server") if with_all else None
     redis: RedisServer | None = request.getfixturevalue("redis_server") if with_all else None
@@ -37,7 +37,7 @@ async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncItera
 @pytest.mark.matrix
 @pytest.mark.parametrize("failures", [1, 0], ids=["its last run", "one before its last run"])
 async def test_entities_that_timed_out_leave_the_slots_to_healthy_ones(world: FanoutWorld, failures: int) -> None:
-    """FAN-10: by the ledger, so also after a restart; they run when there is room, and quick runs end it."""
+    """FAN-10: by the ledger, so also after a restart; slow ones run when there is room, until they are quick again."""
     await world.pool.execute(TIMED_OUT, HANGING, MODULE, failures)
     hub = Hub()
     for code in HANGING:
@@ -59,7 +59,7 @@ async def test_entities_that_timed_out_leave_the_slots_to_healthy_ones(world: Fa
 
 
 class HangingHub:
-    """Entities that hang until their timeout; counts those that run at once and were seen to time out before."""
+    """Entities that hang until their timeout; counts concurrent runs of those that have timed out before."""
 
     def __init__(self) -> None:
         self.ended: Counter[str] = Counter()
@@ -82,8 +82,8 @@ class HangingHub:
 
 
 @pytest.mark.matrix
-async def test_what_times_out_is_slow_in_every_consumer_from_then_on(world: FanoutWorld) -> None:
-    """FAN-10: three consumers with eight slots each; a time-out in one of them is known to all through the ledger."""
+async def test_an_entity_that_times_out_is_slow_in_every_consumer(world: FanoutWorld) -> None:
+    """FAN-10: three consumers with eight slots each; through the ledger all know of a time-out in one of them."""
     hub = HangingHub()
     handlers = {MODULE: hub}
     async with (
@@ -102,7 +102,7 @@ async def test_what_times_out_is_slow_in_every_consumer_from_then_on(world: Fano
 
 @pytest.mark.matrix
 async def test_a_window_that_a_slow_entity_loses_is_in_the_log(world: FanoutWorld) -> None:
-    """Operators see which entity lost which window for want of a slow slot."""
+    """Operators see which entity lost which window for lack of a slow slot."""
     holder, loser = HANGING[:2]
     await world.pool.execute(TIMED_OUT, [holder, loser], MODULE, 1)
     hub = Hub()

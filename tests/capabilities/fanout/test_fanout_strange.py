@@ -1,4 +1,4 @@
-"""What functions of modules do that nobody expects: each costs its own run, never the consumer or somebody else's."""
+"""Unexpected behaviour of handlers: each costs its own run, never the consumer or another run."""
 
 import asyncio
 import sys
@@ -21,25 +21,25 @@ from tickwright.partners.outcomes import Failed, Throttled
 async def world(
     rabbit_server: RabbitServer, redis_server: RedisServer, database_url: str
 ) -> AsyncIterator[FanoutWorld]:
-    """With everything."""
+    """A world with everything."""
     async with fanout_world(database_url, rabbit_server.url, redis_server.url) as world:
         await world.put_module()
         yield world
 
 
 class _Base(BaseException):
-    """Not an ``Exception``, as a panic of native code."""
+    """Not an ``Exception``, like a panic of native code."""
 
 
 class _Nameless(Exception):
-    """Cannot be shown."""
+    """An error without a text."""
 
     def __repr__(self) -> str:
-        raise RuntimeError("no words")
+        raise RuntimeError("no text")
 
 
 class _Fails:
-    """A probe that is a fault of ours, behind each call."""
+    """A probe that raises an error of ours after each call."""
 
     async def reached(self, name: str, /, **_facts: object) -> None:
         """Raise there."""
@@ -78,8 +78,8 @@ STRANGE = ["base", "exit", "interrupt", "cancelled", "group", "nameless", "long"
 STRANGE += [how for how in MORE if how not in STRANGE]
 
 
-async def test_whatever_a_function_does_is_a_failed_run_and_the_next_one_is_called(world: FanoutWorld) -> None:
-    """One slot, and after each of them it is free: the claim is over, the failure counted, and the last one runs."""
+async def test_whatever_a_handler_does_is_a_failed_run_and_the_next_one_runs(world: FanoutWorld) -> None:
+    """After each the only slot is free: the claim is over, the failure counted, and the last task runs."""
     for code in STRANGE:
         await world.put_task(code)
     async with world.consumer({MODULE: _strange}) as consumer:
@@ -97,21 +97,21 @@ async def test_whatever_a_function_does_is_a_failed_run_and_the_next_one_is_call
     assert (await world.cursor("unwritable"))["last_error"] == "a\ufffdb\ufffd"
 
 
-async def test_a_failure_with_words_that_cannot_be_written_reaches_the_partners_state(world: FanoutWorld) -> None:
-    """The contract's exchange carries the reports of all partners: none may make it fail."""
+async def test_an_error_that_cannot_be_stored_as_it_is_reaches_the_partners_state(world: FanoutWorld) -> None:
+    """The contract's exchange carries the reports of all partners: no text may make it fail."""
     await world.pool.execute("INSERT INTO tickwright.partners (name) VALUES ('hub')")
     await world.put_task("unwritable", partner="hub")
 
-    async def told() -> bool:
+    async def is_stored() -> bool:
         said = await world.pool.fetchval("SELECT last_error FROM tickwright.partner_states")
         return bool(said == "a\ufffdb\ufffd")
 
     async with world.consumer({MODULE: _strange}):
-        await eventually_async(told, what="the partner's state has the words")
+        await eventually_async(is_stored, what="the partner's state has the text")
 
 
-async def test_a_function_that_swallows_its_timeout_has_not_succeeded(world: FanoutWorld) -> None:
-    """What comes back after the time is over is no success, whatever it says."""
+async def test_a_handler_that_swallows_its_timeout_has_not_succeeded(world: FanoutWorld) -> None:
+    """A result after the timeout is no success."""
 
     async def swallows(_task: EntityTask) -> None:
         try:
@@ -126,7 +126,7 @@ async def test_a_function_that_swallows_its_timeout_has_not_succeeded(world: Fan
 
 
 async def test_an_error_of_ours_between_claim_and_end_leaves_no_claim_behind(world: FanoutWorld) -> None:
-    """Else the entity's module could not run as long as the process lives: its session holds the claim."""
+    """Otherwise the entity's module could not run while the process lives: its session holds the claim."""
 
     async def sound(_task: EntityTask) -> None:
         return
@@ -139,8 +139,8 @@ async def test_an_error_of_ours_between_claim_and_end_leaves_no_claim_behind(wor
         assert row["failures"] == 1
 
 
-async def test_a_function_that_cancels_its_task_and_returns_has_succeeded(world: FanoutWorld) -> None:
-    """The cancellation would arrive where the end is written."""
+async def test_a_handler_that_cancels_its_task_and_returns_has_succeeded(world: FanoutWorld) -> None:
+    """The cancellation would otherwise arrive where the end is written."""
 
     async def cancels(_task: EntityTask) -> None:
         task = asyncio.current_task()
@@ -155,7 +155,7 @@ async def test_a_function_that_cancels_its_task_and_returns_has_succeeded(world:
 
 
 async def test_a_retry_after_has_its_bounds(world: FanoutWorld) -> None:
-    """A day at most, whatever a function says: else a partner would be silent for ever."""
+    """A day at most, whatever a handler returns: otherwise a partner would be blocked for ever."""
 
     async def throttled(_task: EntityTask) -> Throttled:
         return Throttled(timedelta.max)
@@ -172,4 +172,4 @@ async def test_a_retry_after_has_its_bounds(world: FanoutWorld) -> None:
         )
 
     async with world.consumer({MODULE: throttled}):
-        await eventually_async(blocked, what="the partner is left alone for a day")
+        await eventually_async(blocked, what="the partner is blocked for a day")

@@ -1,4 +1,4 @@
-"""Upkeep of fan-out: what nobody needs any more goes in bounded batches, under a lease, and nothing else does."""
+"""Upkeep of fan-out deletes old rows in bounded batches, under a lease, and no others."""
 
 import asyncio
 from datetime import timedelta
@@ -30,7 +30,7 @@ LONG_AGO, LATELY = timedelta(days=31), timedelta(days=29)
 
 @pytest.fixture
 async def lease(pool: asyncpg.Pool) -> Lease:
-    """The lease of upkeep."""
+    """Return the lease of upkeep."""
     lease = await Leases(pool, owner="test", terms=LONG).take(NAME)
     assert lease is not None
     return lease
@@ -38,7 +38,7 @@ async def lease(pool: asyncpg.Pool) -> Lease:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of ten."""
+    """Use batches of ten."""
     for module in (retention, engine_retention):
         monkeypatch.setattr(module, "BATCH", 10)
 
@@ -49,7 +49,7 @@ async def left(pool: asyncpg.Pool, table: str) -> int:
 
 
 async def test_claims_of_windows_that_are_over_go_and_others_stay(pool: asyncpg.Pool, lease: Lease) -> None:
-    """An hour behind the longest window that there is; a longer one keeps more."""
+    """An hour after the longest window; a longer window keeps more."""
     await pool.execute("UPDATE tickwright.modules SET interval_seconds = 3600")
     await pool.execute(CLAIMS, timedelta(hours=2, minutes=1), "old", 25)
     await pool.execute(CLAIMS, timedelta(hours=1, minutes=59), "new", 15)
@@ -61,7 +61,7 @@ async def test_claims_of_windows_that_are_over_go_and_others_stay(pool: asyncpg.
 
 
 async def test_counts_of_windows_are_kept_for_thirty_days(pool: asyncpg.Pool, lease: Lease) -> None:
-    """More than one batch of old ones; the others stay."""
+    """More than one batch of old ones is deleted; the others stay."""
     await pool.execute(WINDOWS, LONG_AGO, 25)
     await pool.execute(WINDOWS, LATELY, 15)
     await FanoutRetention().round(lease)
@@ -71,7 +71,7 @@ async def test_counts_of_windows_are_kept_for_thirty_days(pool: asyncpg.Pool, le
 async def test_cursors_go_thirty_days_after_the_last_run_of_an_entity_that_is_gone(
     pool: asyncpg.Pool, lease: Lease
 ) -> None:
-    """One that is still there keeps its own, and so do one that ran or failed lately, and a run that is under way."""
+    """Cursors of entities that exist stay, and so do those of recent runs or failures and of a run under way."""
     await pool.execute("INSERT INTO tickwright.entities (code) SELECT 'THERE' || n FROM generate_series(1, 15) AS n")
     for number in range(1, 16):
         await pool.execute(CURSOR, f"THERE{number}", LONG_AGO, LONG_AGO, None)
@@ -87,13 +87,13 @@ async def test_cursors_go_thirty_days_after_the_last_run_of_an_entity_that_is_go
     await pool.execute(CURSOR, "ANOTHER", LONG_AGO, LONG_AGO, None)
     for _ in range(3):
         await upkeep.round(lease)
-    assert await left(pool, "fanout_cursors") == len(codes), "it begins again at the first one"
+    assert await left(pool, "fanout_cursors") == len(codes), "it starts again from the first one"
 
 
-async def test_a_round_has_its_bound_and_the_next_comes_at_once(
+async def test_a_round_is_bounded_and_the_next_comes_at_once(
     pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a long outage of Redis there are millions of claims: other work comes between."""
+    """After a long outage of Redis there are millions of claims: other work runs between the rounds."""
     monkeypatch.setattr(engine_retention, "BATCHES_MAX", 2)
     await pool.execute(CLAIMS, LONG_AGO, "old", 25)
     upkeep = FanoutRetention()
@@ -103,7 +103,7 @@ async def test_a_round_has_its_bound_and_the_next_comes_at_once(
     assert await left(pool, "fanout_claims") == 0
 
 
-async def test_what_is_locked_waits_for_the_next_round(pool: asyncpg.Pool, lease: Lease, database_url: str) -> None:
+async def test_locked_rows_wait_for_the_next_round(pool: asyncpg.Pool, lease: Lease, database_url: str) -> None:
     """Upkeep never waits for a consumer, nor a consumer for it."""
     await pool.execute(WINDOWS, LONG_AGO, 3)
     await pool.execute(CURSOR, "GONE", LONG_AGO, None, None)
@@ -123,7 +123,7 @@ async def test_what_is_locked_waits_for_the_next_round(pool: asyncpg.Pool, lease
 
 
 async def test_upkeep_without_the_lease_changes_nothing(pool: asyncpg.Pool, lease: Lease) -> None:
-    """One that was overtaken deletes nothing, whatever it still believes."""
+    """An overtaken holder deletes nothing."""
     await pool.execute(CLAIMS, LONG_AGO, "old", 5)
     await pool.execute(WINDOWS, LONG_AGO, 5)
     await pool.execute(CURSOR, "GONE", LONG_AGO, None, None)

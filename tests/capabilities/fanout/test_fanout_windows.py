@@ -1,4 +1,4 @@
-"""What became of a module's windows, as the API tells it: counted by consumers that took real messages."""
+"""The outcomes of a module's windows in the API, counted by consumers that took real messages."""
 
 from collections.abc import AsyncIterator
 
@@ -27,8 +27,8 @@ async def world(database_url: str, rabbit_server: RabbitServer) -> AsyncIterator
         yield world
 
 
-async def test_a_modules_last_windows_are_told_with_what_became_of_them(world: FanoutWorld) -> None:
-    """The one around now and three before it, also those that nothing happened in; older ones are not shown."""
+async def test_a_modules_last_windows_are_shown_with_their_counts(world: FanoutWorld) -> None:
+    """The current one and three before it, also empty ones; older ones are not shown."""
     await world.put_entities(["A", "B"], "locations")
     await world.put_entities(["C"], "TARIFFS")
     now = await world.window(DAY)
@@ -56,7 +56,7 @@ async def test_a_modules_last_windows_are_told_with_what_became_of_them(world: F
 
 
 async def test_stale_entities_are_those_of_the_alert(world: FanoutWorld) -> None:
-    """Looking costs no pass over the ledger: the rule made one within the last minute."""
+    """The query makes no pass over the ledger: the rule made one within the last minute."""
     await world.pool.execute(STALE, MODULE)
     assert (await Modules(world.pool).show(MODULE)).entities_stale == 3
     await world.pool.execute("UPDATE tickwright.alerts SET state = 'resolved', resolved_at = now()")

@@ -1,4 +1,4 @@
-"""The types of jobs that a process knows: read beside the calls that use them."""
+"""The task types that a process knows: read beside the calls that use them."""
 
 import asyncio
 import gc
@@ -17,10 +17,10 @@ from tickwright.store.pool import Pool
 DUE = datetime(2031, 5, 1, 9, tzinfo=UTC)
 
 
-async def test_a_database_that_is_lost_while_types_are_read_costs_no_traceback(
+async def test_a_lost_database_while_types_are_read_costs_no_traceback(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read beside a call has no caller to hear its error: it is one line, and the old types serve."""
+    """A read beside a call has no caller to raise to: its error is one line, and the earlier types stay in use."""
     unheard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
     monkeypatch.setattr(enqueue, "TYPES_FRESH_S", -1.0)
@@ -39,7 +39,7 @@ async def test_a_database_that_is_lost_while_types_are_read_costs_no_traceback(
 
 
 class _Counted:
-    """A connection that notes what it is asked for."""
+    """A connection that counts its statements."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -61,7 +61,7 @@ async def enqueuer(pool: Pool) -> Enqueuer:
 
 
 async def test_a_batch_of_jobs_is_one_copy(pool: Pool, enqueuer: Enqueuer) -> None:
-    """Whatever their types are; the clock is asked only for jobs that are due at its now."""
+    """Of any types; the database's clock is read only for jobs that are due now."""
     at_times = [NewJob(name, execute_at=DUE) for name in "abcab"]
     at_once = [NewJob(name) for name in "abcab"]
     expected: list[tuple[list[NewJob], list[str]]] = [
@@ -92,7 +92,7 @@ async def test_a_full_copy_is_followed_by_no_empty_one(
 
 
 async def test_a_type_that_is_registered_later_ends_one_copy(pool: Pool, enqueuer: Enqueuer) -> None:
-    """It is read, and the next COPY continues with its job; a type that nobody knows takes all jobs with it."""
+    """The type is read, and the next COPY continues with its job; an unknown type cancels all jobs of the call."""
     await enqueuer.types.get("a")
     await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('late', 'x')")
     jobs = [NewJob(name, execute_at=DUE) for name in ("a", "late", "b", "late")]
@@ -101,13 +101,13 @@ async def test_a_type_that_is_registered_later_ends_one_copy(pool: Pool, enqueue
         assert await enqueuer.copy(jobs, connection=counted) == 4
     assert counted.asked == ["COPY"] * 2
     with pytest.raises(Rejected) as refused:
-        await enqueuer.copy([*jobs, NewJob("nobody.knows", execute_at=DUE)])
+        await enqueuer.copy([*jobs, NewJob("unknown.type", execute_at=DUE)])
     assert refused.value.code == "unknown_task_type"
     assert await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 4
 
 
 async def test_a_copy_checks_its_jobs(pool: Pool, enqueuer: Enqueuer) -> None:
-    """Also those of a caller that did not, and then none goes in."""
+    """Also those of a caller that did not check them; then none is inserted."""
     for code, wrong in (
         ("invalid_timeout", NewJob("a", execute_at=DUE, timeout=timedelta(days=2))),
         ("naive_datetime", NewJob("a", execute_at=DUE.replace(tzinfo=None))),

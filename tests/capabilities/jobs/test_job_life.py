@@ -1,7 +1,7 @@
-"""One job's life against a real database: plain SQL and two workers' writes, step by step beside a tiny model.
+"""One job's life on a real database: plain SQL and two workers' writes, step by step beside a small model.
 
-The model is what the documents promise. Whatever Hypothesis makes users, workers and zombies do, in whatever
-order, the table has to say what the model says.
+The model is the behaviour that the documents promise. Hypothesis lets users, workers and zombies act in any
+order, and the table has to match the model.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ OPEN = (
     "VALUES (nextval('tickwright.fence_seq'), 'model', '{worker}', '0', clock_timestamp() + interval '1 hour') "
     "RETURNING id"
 )
-LOOK = (
+CURRENT = (
     "SELECT *, tableoid = 'tickwright.scheduled_tasks'::regclass AS live FROM tickwright.scheduled_tasks WHERE id = $1"
 )
 WORKERS = st.sampled_from([0, 1])
@@ -56,7 +56,7 @@ COLUMNS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 @dataclass
 class Model:
-    """What the job should be."""
+    """The expected state of the job."""
 
     id: int
     max_attempts: int
@@ -73,12 +73,12 @@ class Model:
     last_seen: JobStatus = JobStatus.PENDING
 
     def note(self, outcome: str) -> None:
-        """The attempt that ends here leaves its trace."""
+        """Record the attempt that ends here."""
         assert self.owner is not None
         self.noted = [*self.noted, (self.attempts, self.fence, self.owner, outcome)][-NOTED_MAX:]
 
     def free(self, status: str) -> None:
-        """Nobody holds it any more."""
+        """The job has no owner any more."""
         self.status, self.owner = status, None
 
 
@@ -151,8 +151,8 @@ class JobLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.job is not None and self.job.status == "processing")
     @rule()
-    def take_away(self) -> None:
-        """A user gives a running job back by hand: the fence of its holder ends."""
+    def take_back(self) -> None:
+        """A user sets a running job back by SQL: the fence of its holder ends."""
         assert self.job is not None
         self.user("status = 'pending'")
         self.job.free("pending")
@@ -160,8 +160,8 @@ class JobLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.job is not None and self.job.status in FINAL and not self.job.forgotten)
     @rule(status=st.sampled_from(LIVE))
-    def resurrect(self, status: str) -> None:
-        """Plain SQL cannot bring a finished job back to a place where nobody looks."""
+    def reopen(self, status: str) -> None:
+        """Plain SQL cannot move a finished job into a state that no worker reads."""
         with pytest.raises(asyncpg.CheckViolationError):
             self.user(f"status = '{status}'")
 
@@ -173,7 +173,7 @@ class JobLife(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def claim(self, worker: int) -> None:
-        """A worker takes the job exactly when it is pending and due."""
+        """A worker claims the job exactly when it is pending and due."""
         rows = self._claim(self.tokens[worker])
         if self.job is None or self.job.status != "pending" or not self.job.due:
             assert rows == []
@@ -182,7 +182,7 @@ class JobLife(RuleBasedStateMachine):
         self.job.status, self.job.owner = "processing", self.tokens[worker]
         self.job.attempts += 1
         self.job.fence += 1
-        self.job.begun = self.job.attempts < self.job.max_attempts  # a last attempt begins by a write of its own
+        self.job.begun = self.job.attempts < self.job.max_attempts  # a last attempt begins by a separate write
         assert (rows[0].attempts, rows[0].fence) == (self.job.attempts, self.job.fence)
 
     @precondition(lambda self: self.job is not None)
@@ -190,14 +190,14 @@ class JobLife(RuleBasedStateMachine):
     def begin(self, worker: int) -> None:
         """A worker may begin exactly while it holds the job; a last attempt counts from here."""
         assert self.job is not None
-        ours = self.do(self.store.begin_last(self.tokens[worker], [self.job.id], [self.job.fence]))
-        assert ours == ({self.job.id: True} if self.job.owner == self.tokens[worker] else {})
-        self.job.begun = self.job.begun or bool(ours)
+        begun_here = self.do(self.store.begin_last(self.tokens[worker], [self.job.id], [self.job.fence]))
+        assert begun_here == ({self.job.id: True} if self.job.owner == self.tokens[worker] else {})
+        self.job.begun = self.job.begun or bool(begun_here)
 
     @precondition(lambda self: self.zombies)
     @rule()
     def zombie_claims(self) -> None:
-        """A session that was declared lost takes nothing."""
+        """A session that was declared lost claims nothing."""
         assert self._claim(self.zombies[-1]) == []
 
     @precondition(lambda self: self.job is not None)
@@ -215,7 +215,7 @@ class JobLife(RuleBasedStateMachine):
     @precondition(lambda self: self.job is not None and self.job.owner is not None)
     @rule(name=WRITES)
     def holder_reports(self, name: str) -> None:
-        """The holder's own result always counts, whatever else was asked of the job meanwhile."""
+        """The holder's result always counts, whatever users change meanwhile."""
         assert self.job is not None
         assert self.job.owner is not None
         assert self._write(name, self.job.owner) == 1
@@ -253,7 +253,7 @@ class JobLife(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def lose(self, worker: int) -> None:
-        """A session is declared lost: what it held goes back, or ends when nothing is left to try.
+        """A session is declared lost: its job is released, or ends after its last attempt.
 
         An attempt that was not begun does not count.
         """
@@ -281,17 +281,17 @@ class JobLife(RuleBasedStateMachine):
 
     @invariant()
     def the_table_says_what_the_model_says(self) -> None:
-        """One row per job under one name, in the state that was promised."""
+        """One row per job under one name, in the promised state."""
         if self.job is None:
             return
-        rows = self.do(self.pool.fetch(LOOK, self.job.id))
+        rows = self.do(self.pool.fetch(CURRENT, self.job.id))
         if self.job.forgotten:
             assert rows == []
             return
         assert len(rows) == 1, "J1: one job, one row"
         row, job = rows[0], self.job
         assert (row["status"], row["owner"]) == (job.status, job.owner)
-        assert job.status == job.last_seen or job.status in TRANSITIONS[job.last_seen], "no way leads there"
+        assert job.status == job.last_seen or job.status in TRANSITIONS[job.last_seen], "no such transition"
         job.last_seen = JobStatus(job.status)
         assert (row["attempts"], row["fence"]) == (job.attempts, job.fence)
         assert row["live"] == (job.status in LIVE), "nothing finished stays in the live table"
@@ -302,8 +302,8 @@ class JobLife(RuleBasedStateMachine):
         assert [(one["attempt"], one["fence"], one["worker"], one["outcome"]) for one in noted] == job.noted
 
 
-def test_a_job_lives_as_the_model_says_whatever_users_workers_and_zombies_do(database_url: str) -> None:
-    """J1, J3, J4: one row, one holder, no write of anybody else, no attempt too many."""
+def test_a_job_matches_the_model_whatever_users_workers_and_zombies_do(database_url: str) -> None:
+    """J1, J3, J4: one row, one holder, no write by another one, no attempt too many."""
 
     class Life(JobLife):
         url = database_url
@@ -314,14 +314,14 @@ def test_a_job_lives_as_the_model_says_whatever_users_workers_and_zombies_do(dat
         deadline=None,
         suppress_health_check=list(HealthCheck),
         database=None,
-        phases=(Phase.generate,),  # shrinking would outlast the test's timeout; the steps are few as they are
+        phases=(Phase.generate,),  # shrinking would outlast the test's timeout; the steps are few anyway
     )
     run_state_machine_as_test(Life, settings=quick)
 
 
 @pytest.mark.parametrize("name", ["release", "release_with_error", "snooze"])
-async def test_a_job_that_was_asked_to_stop_does_not_start_again(database_url: str, name: str) -> None:
-    """A cancel that was answered as requested outranks a snooze, and a shutdown that gives the job back."""
+async def test_a_job_whose_cancel_was_requested_does_not_start_again(database_url: str, name: str) -> None:
+    """A cancel that was answered as requested outranks a snooze, and the release at a shutdown."""
     pool = await open_pool(database_url, max_size=2)
     try:
         token, store = await pool.fetchval(OPEN), ClaimStore(pool)
@@ -336,8 +336,8 @@ async def test_a_job_that_was_asked_to_stop_does_not_start_again(database_url: s
         await pool.close()
 
 
-async def test_the_count_of_a_retry_is_the_count_of_the_jobs_still_held(database_url: str) -> None:
-    """Whoever reports learns how many results counted, so that lost ones are neither missed nor made up."""
+async def test_a_retry_returns_the_number_of_jobs_that_were_still_held(database_url: str) -> None:
+    """The result writer learns how many results counted, so that it counts lost ones once."""
     pool = await open_pool(database_url, max_size=2)
     try:
         token, store = await pool.fetchval(OPEN), ClaimStore(pool)

@@ -1,4 +1,4 @@
-"""The tables of jobs agree with each other and with the SQL fragments that list their columns."""
+"""The tables of jobs match each other and the SQL fragments that list their columns."""
 
 import re
 
@@ -8,11 +8,11 @@ from tickwright.store.queries import load
 
 
 async def test_the_fragments_name_the_columns_of_a_job_in_their_order(database_url: str) -> None:
-    """What moves a job to its history table moves every column to its own place."""
+    """A move to the history table writes every column into the column of its name."""
     fragments = load("tickwright.capabilities.jobs.sql", "fragments.sql")
     bodies = {name: "\n".join(text.splitlines()[1:]) for name, text in fragments.items()}
     columns = re.findall(r"\w+", bodies.pop("columns"))
-    assert bodies.pop("attempt"), "a value inside the others, not a row of them"
+    assert bodies.pop("attempt"), "a value in the other fragments, not a row"
     connection = await asyncpg.connect(database_url)
     try:
         rows = await connection.fetch(
@@ -27,7 +27,7 @@ async def test_the_fragments_name_the_columns_of_a_job_in_their_order(database_u
         assert len(values) == len(columns), name
         for column, value in zip(columns, values, strict=True):
             named = re.match(r"t\.(\w+)", value)
-            assert named is None or named[1] == column, f"{name}: {value} stands in {column}'s place"
+            assert named is None or named[1] == column, f"{name}: {value} is in the place of {column}"
 
 
 async def test_every_history_table_has_the_columns_of_the_live_one_in_their_order(database_url: str) -> None:

@@ -1,4 +1,4 @@
-"""What a job's attempts leave behind, with real workers: failed, timed out, lost, interrupted; what costs nothing."""
+"""The attempt log of a job, with real workers: failed, timed out, lost, interrupted; and attempts without an entry."""
 
 import asyncio
 import json
@@ -18,11 +18,11 @@ from tickwright.store.pool import Pool
 
 
 def service_of(pool: Pool) -> JobService:
-    """The operators' side."""
+    """The service that operators use."""
     return JobService(pool, enqueuer=Enqueuer(pool), allow_target=allow_all)
 
 
-async def test_each_failed_attempt_is_told_and_then_the_one_that_did_it(database_url: str) -> None:
+async def test_the_log_has_each_failed_attempt_and_the_one_that_completed(database_url: str) -> None:
     """Attempt, fence, times, outcome and error of each, and how late each was against its own due time."""
 
     async def flaky(job: Job) -> None:
@@ -32,25 +32,25 @@ async def test_each_failed_attempt_is_told_and_then_the_one_that_did_it(database
     async with running_engine(database_url, {"flaky": flaky}, kinds={"flaky": policy("flaky")}) as engine:
         job = await engine.insert("flaky")
         await engine.until(job, "completed")
-        told = await service_of(engine.pool).get(job)
-        assert [(one.attempt, one.fence, one.outcome) for one in told.attempt_log] == [
+        shown = await service_of(engine.pool).get(job)
+        assert [(one.attempt, one.fence, one.outcome) for one in shown.attempt_log] == [
             (1, 1, "failed"), (2, 2, "failed"), (3, 3, "completed"),
         ]  # fmt: skip
-        first, second, last = told.attempt_log
+        first, second, last = shown.attempt_log
         assert (first.error or "").startswith("ValueError: no luck 1")
         assert len(first.error or "") == 500
         assert (first.worker, last.worker, last.error) == (engine.session.token, None, None)
-        for one in told.attempt_log:
+        for one in shown.attempt_log:
             assert one.ended_at is not None
             assert one.due_at <= one.started_at <= one.ended_at
             assert 0 <= one.lateness_ms < 10_000
-        assert first.due_at == told.execute_at
+        assert first.due_at == shown.execute_at
         assert second.due_at >= first.due_at + timedelta(milliseconds=50)
-        assert told.lateness_ms == first.lateness_ms
+        assert shown.lateness_ms == first.lateness_ms
 
 
 async def test_a_first_attempt_that_succeeds_writes_nothing(database_url: str) -> None:
-    """The common case has no trace in the column, and its attempt is told from the row."""
+    """The usual case writes nothing into the column; its attempt is read from the row."""
 
     async def fine(job: Job) -> None:
         return None
@@ -62,8 +62,8 @@ async def test_a_first_attempt_that_succeeds_writes_nothing(database_url: str) -
         assert (only.attempt, only.outcome, only.error) == (1, "completed", None)
 
 
-async def test_a_timeout_and_a_last_failure_are_told_apart(database_url: str) -> None:
-    """A dead letter has its last attempt once, and goes on from there when it is retried."""
+async def test_a_timeout_and_a_last_failure_are_distinct_entries(database_url: str) -> None:
+    """A dead letter has its last attempt once, and its log continues after a retry."""
 
     async def slow(job: Job) -> None:
         if job.attempt == 1:
@@ -75,16 +75,16 @@ async def test_a_timeout_and_a_last_failure_are_told_apart(database_url: str) ->
         service = service_of(engine.pool)
         job = await engine.insert("slow")
         await engine.until(job, "failed")
-        told = [(one.attempt, one.fence, one.outcome) for one in (await service.get(job)).attempt_log]
-        assert told == [(1, 1, "timed_out"), (2, 2, "failed")]
+        shown = [(one.attempt, one.fence, one.outcome) for one in (await service.get(job)).attempt_log]
+        assert shown == [(1, 1, "timed_out"), (2, 2, "failed")]
         await service.retry(job, caller=ADMIN)
         await engine.until(job, "failed")
-        told = [(one.attempt, one.fence, one.outcome) for one in (await service.get(job)).attempt_log]
-        assert told == [(1, 1, "timed_out"), (2, 2, "failed"), (1, 3, "timed_out"), (2, 4, "failed")]
+        shown = [(one.attempt, one.fence, one.outcome) for one in (await service.get(job)).attempt_log]
+        assert shown == [(1, 1, "timed_out"), (2, 2, "failed"), (1, 3, "timed_out"), (2, 4, "failed")]
 
 
-async def test_ten_are_kept_the_newest(database_url: str) -> None:
-    """A job that fails for days does not grow for days; when its first start is forgotten, so is its lateness."""
+async def test_the_ten_newest_attempts_are_kept(database_url: str) -> None:
+    """A job that fails for days does not grow for days; when its first start is dropped, so is its lateness."""
 
     async def never(job: Job) -> None:
         raise ValueError(str(job.attempt))
@@ -93,13 +93,13 @@ async def test_ten_are_kept_the_newest(database_url: str) -> None:
     async with running_engine(database_url, {"never": never}, kinds={"never": quick}) as engine:
         job = await engine.insert("never", max_attempts=13)
         await engine.until(job, "failed", within_s=30)
-        told = await service_of(engine.pool).get(job)
-        assert [one.attempt for one in told.attempt_log] == list(range(4, 14))
-        assert told.lateness_ms is None
+        shown = await service_of(engine.pool).get(job)
+        assert [one.attempt for one in shown.attempt_log] == list(range(4, 14))
+        assert shown.lateness_ms is None
 
 
-async def test_an_attempt_that_a_shutdown_interrupts_is_told_and_costs_none(database_url: str) -> None:
-    """Why it started twice is seen; work that never started, or that asked to be called later, leaves no trace."""
+async def test_an_attempt_interrupted_by_a_shutdown_is_logged_and_does_not_count(database_url: str) -> None:
+    """The log shows why it started twice; a job that never started, or that snoozed, has no entry."""
     running = asyncio.Event()
 
     async def slow(job: Job) -> None:
@@ -128,8 +128,8 @@ async def test_an_attempt_that_a_shutdown_interrupts_is_told_and_costs_none(data
         assert (await service_of(engine.pool).get(snoozed)).attempt_log == []
 
 
-async def test_a_lost_worker_is_told_with_its_session(database_url: str, tmp_path: Path) -> None:
-    """Killed without a word: the survivor that gives its jobs back says which attempt was lost, and whose."""
+async def test_a_lost_attempt_is_logged_with_its_session(database_url: str, tmp_path: Path) -> None:
+    """After kill -9 the worker that releases the jobs logs which attempt was lost, and of which session."""
     victim = WorkerProcess(database_url, tmp_path / "victim.log", lease_s=1.5, work_s=60)
     try:
         async with running_engine(database_url, terms=SHORT) as engine:
@@ -156,11 +156,11 @@ async def _held_by_other(engine: Engine) -> int:
     return job
 
 
-@pytest.mark.parametrize("asked", [True, False])
-async def test_a_cancelled_job_shows_an_attempt_only_if_it_had_one(pool: Pool, *, asked: bool) -> None:
+@pytest.mark.parametrize("is_requested", [True, False])
+async def test_a_cancelled_job_shows_an_attempt_only_if_it_had_one(pool: Pool, *, is_requested: bool) -> None:
     """Cancelled while it ran is an attempt; cancelled before it started is none."""
     job = await insert(pool, "noop", at="now() + interval '1 hour'")
-    if asked:
+    if is_requested:
         await pool.execute(
             "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = NULL, attempts = 1, fence = 1, "
             "started_at = now(), cancel_requested_at = now() WHERE id = $1",
@@ -168,5 +168,5 @@ async def test_a_cancelled_job_shows_an_attempt_only_if_it_had_one(pool: Pool, *
         )
     await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job)
     assert (await job_row(pool, job))["status"] == "cancelled"
-    told = (await service_of(pool).get(job)).attempt_log
-    assert [one.outcome for one in told] == (["cancelled"] if asked else [])
+    shown = (await service_of(pool).get(job)).attempt_log
+    assert [one.outcome for one in shown] == (["cancelled"] if is_requested else [])

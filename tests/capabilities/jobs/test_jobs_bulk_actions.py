@@ -1,4 +1,4 @@
-"""Actions on all jobs that a filter names: bounded, repeatable, and never against a worker's hold."""
+"""Actions on all jobs that match a filter: bounded, repeatable, and without effect on jobs that a worker holds."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -31,18 +31,18 @@ ALL = JobFilter(task_type="noop")
 
 @pytest.fixture
 def service(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> JobService:
-    """The service; looks end by their rows alone."""
+    """The service; its searches end by their rows alone."""
     monkeypatch.setattr(looking, "READ_TIME", timedelta(seconds=30))
     return JobService(pool, enqueuer=Enqueuer(pool), allow_target=allow_all)
 
 
 def call(which: JobFilter = ALL, limit: int = 1000, **more: Any) -> BulkCall:
-    """One call of an admin's."""
+    """Return one call of an admin."""
     return BulkCall(which, ADMIN, limit, **more)
 
 
 async def test_run_now_is_repeated_without_a_cursor_until_nothing_is_left(pool: Pool, service: JobService) -> None:
-    """What is due already is left alone, so the same call comes to an end."""
+    """Due jobs are not moved, so that repeated calls come to an end."""
     await pool.execute(MANY, 25)
     calls = 0
     while (done := await service.many.run_now(call(limit=10))).more:
@@ -55,7 +55,7 @@ async def test_run_now_is_repeated_without_a_cursor_until_nothing_is_left(pool: 
 
 
 async def test_a_shift_moves_each_job_once_however_many_calls_it_takes(pool: Pool, service: JobService) -> None:
-    """The cursor carries the instant of the first call: what was moved since is passed by, also what came in below."""
+    """The cursor has the instant of the first call: jobs moved since are skipped, also those that came in below."""
     await pool.execute(MANY, 25)
     before = dict(await pool.fetch("SELECT id, execute_at FROM tickwright.scheduled_tasks"))
     cursor, moved = None, list[int]()
@@ -70,10 +70,10 @@ async def test_a_shift_moves_each_job_once_however_many_calls_it_takes(pool: Poo
     assert {after[job] - before[job] for job in before} == {timedelta(hours=-2)}
 
 
-async def test_a_delay_counts_from_the_first_call_and_an_instant_ends_by_itself(
+async def test_a_delay_counts_from_the_first_call_and_a_fixed_instant_needs_no_cursor(
     pool: Pool, service: JobService
 ) -> None:
-    """All jobs of one order get one time; jobs that are there already are not moved again."""
+    """All jobs of one action get one time; jobs that have it already are not moved again."""
     await pool.execute(MANY, 5)
     first = await service.many.reschedule(call(limit=3), BulkMove(delay=timedelta(hours=3)))
     await service.many.reschedule(call(limit=3, cursor=first.next), BulkMove(delay=timedelta(hours=3)))
@@ -84,8 +84,8 @@ async def test_a_delay_counts_from_the_first_call_and_an_instant_ends_by_itself(
     assert (await service.many.reschedule(call(limit=3), BulkMove(execute_at=at))).changed == 0
 
 
-async def test_a_dry_run_says_the_number_and_changes_nothing(pool: Pool, service: JobService) -> None:
-    """Pending and held ones apart, as the real call would answer; no row and no line of audit is written."""
+async def test_a_dry_run_returns_the_number_and_changes_nothing(pool: Pool, service: JobService) -> None:
+    """Pending and held ones apart, as the real call would answer; neither jobs nor the audit change."""
     await pool.execute(MANY, 12)
     held = await insert(pool, "noop")
     await pool.execute(HOLD, held)
@@ -106,7 +106,7 @@ async def test_a_dry_run_says_the_number_and_changes_nothing(pool: Pool, service
     [
         (JobFilter(text="100%"), [1]),
         (JobFilter(idempotency_key="k2"), [2]),
-        (JobFilter(idempotency_key="nobody"), []),
+        (JobFilter(idempotency_key="none"), []),
         (JobFilter(statuses=(JobStatus.PENDING,), task_type="other"), [0]),
         (JobFilter(statuses=(JobStatus.COMPLETED,)), []),
         (JobFilter(execute_to=datetime(2000, 1, 1, tzinfo=UTC)), []),
@@ -124,10 +124,10 @@ async def test_an_action_has_the_filter_of_the_listing(
     assert (await service.many.cancel(call(which))).ids == [jobs[place] for place in expected]
 
 
-async def test_a_job_that_is_claimed_between_the_look_and_the_lock_is_left_to_its_worker(
+async def test_a_job_that_is_claimed_between_search_and_lock_is_left_to_its_worker(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look takes no lock; what is true under the lock decides, so a held job is not moved and keeps its fence."""
+    """The search takes no lock; the state under the lock decides, so a held job is not moved and keeps its fence."""
     jobs = [await insert(pool, "noop", at=LATER) for _ in range(3)]
     lock = bulk_actions._lock
 
@@ -145,7 +145,7 @@ async def test_a_job_that_is_claimed_between_the_look_and_the_lock_is_left_to_it
 async def test_a_job_that_left_the_filter_before_the_lock_is_left_alone(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The filter is asked again under the lock: nobody cancels what no longer is what he meant."""
+    """The filter is evaluated again under the lock: a job that no longer matches is not cancelled."""
     jobs = [await insert(pool, "noop", at=LATER, payload={"t": "needle"}) for _ in range(3)]
     lock = bulk_actions._lock
 
@@ -158,8 +158,8 @@ async def test_a_job_that_left_the_filter_before_the_lock_is_left_alone(
     assert (await job_row(pool, jobs[1]))["status"] == "pending"
 
 
-async def test_what_somebody_moved_since_the_first_call_is_passed_by(pool: Pool, service: JobService) -> None:
-    """An order of many calls is given at its first one; what another person does to a job after that stands."""
+async def test_a_job_that_a_user_moved_since_the_first_call_is_skipped(pool: Pool, service: JobService) -> None:
+    """An action of many calls takes effect as of its first one; a later change by another user is kept."""
     await pool.execute(MANY, 6)
     first = await service.many.reschedule(call(limit=3), BulkMove(shift=timedelta(hours=1)))
     last = await pool.fetchval("SELECT max(id) FROM tickwright.scheduled_tasks")
@@ -169,8 +169,8 @@ async def test_what_somebody_moved_since_the_first_call_is_passed_by(pool: Pool,
     assert (await job_row(pool, last))["execute_at"] == moved.execute_at
 
 
-async def test_a_row_that_somebody_holds_locked_is_passed_by(pool: Pool, service: JobService) -> None:
-    """One open transaction holds up no thousand others."""
+async def test_a_row_that_a_user_holds_locked_is_skipped(pool: Pool, service: JobService) -> None:
+    """One open transaction does not delay a thousand other jobs."""
     jobs = [await insert(pool, "noop", at=LATER) for _ in range(3)]
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM tickwright.scheduled_tasks WHERE id = $1 FOR UPDATE", jobs[0])
@@ -179,10 +179,8 @@ async def test_a_row_that_somebody_holds_locked_is_passed_by(pool: Pool, service
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("action", ["cancel", "run_now", "reschedule"])
-async def test_a_storm_of_actions_beside_workers_runs_each_job_once_or_not_at_all(
-    database_url: str, action: str
-) -> None:
-    """Whatever is cancelled, moved or hurried: no job starts twice, none early, none after its cancel."""
+async def test_many_actions_beside_workers_run_each_job_once_or_not_at_all(database_url: str, action: str) -> None:
+    """Whatever is cancelled, moved or run now: no job starts twice, none early, none after its cancel."""
     started: list[int] = []
 
     async def note(job: Job) -> None:
@@ -233,17 +231,15 @@ async def test_a_storm_of_actions_beside_workers_runs_each_job_once_or_not_at_al
         (BulkMove(shift=timedelta(days=-4000)), "invalid_shift"),
     ],
 )
-async def test_an_order_that_says_nothing_or_too_much_is_refused(
-    service: JobService, move: BulkMove, code: str
-) -> None:
-    """One of the three, and a shift within ten years."""
+async def test_a_move_needs_exactly_one_time_within_bounds(service: JobService, move: BulkMove, code: str) -> None:
+    """One of the three fields, and a shift within ten years."""
     with pytest.raises(Rejected) as refused:
         await service.many.reschedule(call(), move)
     assert refused.value.code == code
 
 
 async def test_a_shift_out_of_the_calendar_moves_nothing(pool: Pool, service: JobService) -> None:
-    """One job that cannot be there keeps all where they are: the answer is one for all."""
+    """One job out of range keeps all where they are: the answer applies to all."""
     jobs = [await insert(pool, "noop", at=LATER), await insert(pool, "noop", at="'9998-12-01Z'")]
     before = await pool.fetch("SELECT id, execute_at FROM tickwright.scheduled_tasks ORDER BY id")
     with pytest.raises(Rejected) as refused:
@@ -253,7 +249,7 @@ async def test_a_shift_out_of_the_calendar_moves_nothing(pool: Pool, service: Jo
 
 
 async def test_a_cursor_of_another_filter_is_refused(pool: Pool, service: JobService) -> None:
-    """It would go on at a place that means nothing there."""
+    """Its position has no meaning there."""
     await pool.execute(MANY, 5)
     done = await service.many.run_now(call(limit=2))
     for which in (JobFilter(task_type="other"), JobFilter(task_type="noop", text="x")):
@@ -265,8 +261,8 @@ async def test_a_cursor_of_another_filter_is_refused(pool: Pool, service: JobSer
     assert refused.value.code == "invalid_cursor"
 
 
-async def test_only_failed_jobs_can_be_meant_by_a_retry(service: JobService) -> None:
-    """A state beside it would be a promise that is not kept."""
+async def test_a_retry_takes_no_filter_by_state(service: JobService) -> None:
+    """Only failed jobs can be retried, so another state is refused."""
     with pytest.raises(Rejected) as refused:
         await service.many.retry(call(JobFilter(statuses=(JobStatus.PENDING,))))
     assert refused.value.code == "only_failed"

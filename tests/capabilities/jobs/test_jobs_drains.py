@@ -1,4 +1,4 @@
-"""Drains: much more due work than one claim takes. Nothing is lost, nothing runs twice, nobody waits for the end."""
+"""Drains: many more due jobs than one claim takes. None is lost, none runs twice, new ones need not wait."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ async def fill(connection: Any, task_type: str, count: int, *, priorities: int =
 
 
 async def fill_before_start(url: str, **counts: int) -> set[int]:
-    """Insert jobs of some types, three priorities each, while no worker is there yet."""
+    """Insert jobs of some types, three priorities each, while no worker runs yet."""
     pool = await open_pool(url, min_size=1, max_size=1)
     try:
         return set().union(*[await fill(pool, name, count, priorities=3) for name, count in counts.items()])
@@ -39,18 +39,18 @@ async def fill_before_start(url: str, **counts: int) -> set[int]:
 
 
 class Ledger:
-    """What started, in order, and how much of a type ran at once."""
+    """The starts, in order, and how many jobs of a type ran at once."""
 
     def __init__(self) -> None:
         self.runs: Counter[int] = Counter()
-        self.lanes: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self.ranges: dict[tuple[str, int], list[float]] = defaultdict(list)
         self.running: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
 
     async def run(self, job: Job) -> None:
-        """Note a start, give others a chance to overlap, and end."""
+        """Record a start, let others overlap, and end."""
         self.runs[job.id] += 1
-        self.lanes[job.type, job.row.priority].append(job.due_s)
+        self.ranges[job.type, job.row.priority].append(job.due_s)
         self.running[job.type] += 1
         self.most[job.type] = max(self.most[job.type], self.running[job.type])
         for _ in range(3):
@@ -58,15 +58,15 @@ class Ledger:
         self.running[job.type] -= 1
 
 
-@pytest.fixture(params=[None, 1], ids=["all lanes", "in rounds"])
-def _lanes_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims look into all lanes, or into those of one type at a time."""
+@pytest.fixture(params=[None, 1], ids=["all ranges", "in rounds"])
+def _ranges_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims read all claim ranges, or those of one type at a time."""
     if request.param is not None:
         monkeypatch.setattr(frontier, "RANGES_MAX", request.param)
         monkeypatch.setattr(frontier, "PRODUCTIVE_MAX", 0)
 
 
-@pytest.mark.usefixtures("_lanes_at_once")
+@pytest.mark.usefixtures("_ranges_at_once")
 async def test_a_drain_of_many_batches_runs_every_job_once_and_keeps_the_limits(database_url: str) -> None:
     """Two types, three priorities, six thousand jobs: all of them once, the limited type never above its limit."""
     ids, ledger = await fill_before_start(database_url, free=5300, few=700), Ledger()
@@ -88,8 +88,8 @@ async def test_a_drain_of_many_batches_runs_every_job_once_and_keeps_the_limits(
     assert ledger.most["few"] <= 7
 
 
-async def test_a_claim_that_goes_ahead_counts_what_is_still_arriving(database_url: str) -> None:
-    """The next claim is sent before the last one is taken over: together they keep the type's limit."""
+async def test_a_claim_counts_the_jobs_of_a_claim_under_way(database_url: str) -> None:
+    """The next claim is sent before the jobs of the last one are taken over: together they keep the type's limit."""
     ids = await fill_before_start(database_url, few=30)
     started: list[int] = []
     places = asyncio.Semaphore(0)
@@ -115,10 +115,10 @@ async def test_a_claim_that_goes_ahead_counts_what_is_still_arriving(database_ur
     assert sorted(started) == sorted(ids)
 
 
-async def test_claims_that_follow_each_other_start_each_lane_in_due_order(
+async def test_successive_claims_start_each_claim_range_in_due_order(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where one claim ended the next goes on: without a sweep beside them no job overtakes an earlier one."""
+    """Each claim continues where the one before ended: without a sweep no job overtakes an earlier one."""
     monkeypatch.setattr(frontier, "SWEEP_S", NEVER_S)
     ids, ledger = await fill_before_start(database_url, free=5000), Ledger()
 
@@ -128,23 +128,23 @@ async def test_claims_that_follow_each_other_start_each_lane_in_due_order(
     async with running_engine(database_url, {"free": free}) as engine:
         await eventually_async(lambda: _nothing_live(engine.pool), 30)
     assert ledger.runs == Counter(ids)
-    assert len(ledger.lanes) == 3
-    for due_s in ledger.lanes.values():
+    assert len(ledger.ranges) == 3
+    for due_s in ledger.ranges.values():
         assert due_s == sorted(due_s)
 
 
 @pytest.mark.matrix
-@pytest.mark.usefixtures("_lanes_at_once")
+@pytest.mark.usefixtures("_ranges_at_once")
 @pytest.mark.parametrize("concurrency", [None, 8], ids=["free", "limited"])
 @pytest.mark.parametrize(("task_type", "priority"), [("work", 0), ("work", 7), ("beside", 0)])
-async def test_what_comes_in_behind_a_drain_runs_while_it_goes_on(
+async def test_earlier_jobs_that_are_inserted_during_a_drain_start_before_its_end(
     database_url: str, task_type: str, priority: int, concurrency: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs due earlier than all that is being claimed start before the drain is over: same lane, new lane, other type.
+    """They are due earlier than all that is being claimed: in the same claim range, in a new one, of another type.
 
     A job of the drain inserts them when there are thousands of jobs left to start.
     """
-    monkeypatch.setattr(frontier, "SWEEP_S", 0.05)  # a sweep that takes long puts off the next one, beyond this drain
+    monkeypatch.setattr(frontier, "SWEEP_S", 0.05)  # a long sweep delays the next one beyond this drain
     monkeypatch.setattr(frontier, "SWEEP_SHARE", 1)
     starts: list[int] = []
     early: set[int] = set()
@@ -165,14 +165,14 @@ async def test_what_comes_in_behind_a_drain_runs_while_it_goes_on(
     assert last_early < len(starts) - 1000
 
 
-async def test_a_drain_that_fills_the_worker_goes_on_when_places_are_free(
+async def test_a_drain_that_fills_the_worker_continues_when_slots_are_free(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A type may take three quarters of the places; when its jobs end the next are claimed, without a poll."""
+    """A type may take three quarters of the slots; when its jobs end the next are claimed, without a poll."""
     monkeypatch.setattr(claimer, "POLL_S", NEVER_S)
     await fill_before_start(database_url, work=12)
     started: list[int] = []
-    looks: set[float | None] = set()
+    ticks: set[float | None] = set()
     may_end = asyncio.Event()
 
     async def work(job: Job) -> None:
@@ -181,14 +181,14 @@ async def test_a_drain_that_fills_the_worker_goes_on_when_places_are_free(
 
     async with running_engine(database_url, {"work": work}, limits=WorkerLimits(4)) as engine:
         await eventually_async(lambda: len(started) == 3)
-        await eventually_async(lambda: engine.worker.wakeup.armed or _looked(engine, looks) > 10)
+        await eventually_async(lambda: engine.worker.wakeup.armed or _ticked(engine, ticks) > 10)
         may_end.set()
         await eventually_async(lambda: len(started) == 12)
 
 
-def _looked(engine: Engine, looks: set[float | None]) -> int:
-    looks.add(engine.worker.claimer.ticked_s)
-    return len(looks)
+def _ticked(engine: Engine, ticks: set[float | None]) -> int:
+    ticks.add(engine.worker.claimer.ticked_s)
+    return len(ticks)
 
 
 async def _insert_early(connection: Any, task_type: str, priority: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""The worker engine on a real database: what a job may count on."""
+"""The worker engine on a real database: the guarantees of a job."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ async def test_a_job_inserted_by_plain_sql_runs_and_is_kept_as_completed(databas
 
 
 async def test_no_job_starts_before_its_instant_by_the_databases_clock(database_url: str) -> None:
-    """Never early: the instant is a promise, lateness is only measured."""
+    """Never early; a late start is only measured."""
     starts: dict[int, float] = {}
 
     async def handler(job: Job) -> None:
@@ -66,7 +66,7 @@ async def test_a_rolled_back_transaction_schedules_nothing(database_url: str) ->
 
 
 async def test_a_failing_job_waits_between_attempts_and_ends_as_a_dead_letter(database_url: str) -> None:
-    """A retry waits by the policy, never rewrites execute_at, and the last failure is kept."""
+    """A retry waits by the policy, never changes execute_at, and the last failure is kept."""
     starts: list[float] = []
 
     async def handler(job: Job) -> None:
@@ -86,7 +86,7 @@ async def test_a_failing_job_waits_between_attempts_and_ends_as_a_dead_letter(da
 
 
 async def test_outcomes_are_values(database_url: str) -> None:
-    """Fail ends at once, Retry waits as asked, Snooze costs no attempt, a returned value is the result."""
+    """Fail ends at once, Retry waits as requested, Snooze costs no attempt, a returned value is the result."""
     calls: dict[str, int] = {}
 
     async def handler(job: Job, what: str) -> Any:
@@ -112,7 +112,7 @@ async def test_outcomes_are_values(database_url: str) -> None:
 
 
 async def test_a_payload_that_does_not_fit_never_starts_the_handler(database_url: str) -> None:
-    """Arguments are checked before the handler runs, and the error says which one."""
+    """Arguments are checked before the handler runs, and the error names the wrong one."""
     async with running_engine(
         database_url, {"typed": _typed}, kinds={"typed": policy("typed", max_attempts=1)}
     ) as engine:
@@ -140,7 +140,7 @@ async def test_a_timeout_stops_the_handler_and_counts_as_a_failed_attempt(databa
 
 
 async def test_a_sync_handler_that_overruns_keeps_its_slot_and_its_result_is_dropped(database_url: str) -> None:
-    """A thread cannot be killed: the attempt ends at once, the slot when the thread returns."""
+    """A thread cannot be killed: the attempt ends at once, and its slot is free when the thread returns."""
     release, saw_cancel = threading.Event(), threading.Event()
 
     def handler(job: Job) -> str:
@@ -173,7 +173,7 @@ async def test_cancelling_a_pending_job_by_sql_is_final(database_url: str) -> No
 
 
 async def test_cancelling_a_running_job_by_sql_stops_its_handler(database_url: str) -> None:
-    """A running job is asked to stop, and is cancelled when it has."""
+    """The running job is asked to stop, and is cancelled once it has stopped."""
     started, stopped = asyncio.Event(), asyncio.Event()
 
     async def handler(_job: Job) -> None:
@@ -212,8 +212,8 @@ async def test_a_notification_alone_cancels_nothing(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("pairs", [400])
-async def test_a_cancelled_job_never_starts_later(database_url: str, pairs: int) -> None:
-    """J7: when the UPDATE left the row cancelled, no start follows; cancel and claim race on purpose."""
+async def test_a_cancelled_job_never_starts_afterwards(database_url: str, pairs: int) -> None:
+    """J7: when the UPDATE left the row cancelled, no start follows; here cancel and claim race."""
     started: set[int] = set()
 
     async def handler(job: Job) -> None:
@@ -241,14 +241,14 @@ async def test_a_cancelled_job_never_starts_later(database_url: str, pairs: int)
     assert not cancelled & started
 
 
-async def test_a_second_worker_takes_over_what_a_lost_one_held(database_url: str) -> None:
-    """Lease expiry gives the job back, counted; the zombie's result changes nothing (its fence is old)."""
+async def test_a_second_worker_takes_over_the_jobs_of_a_lost_one(database_url: str) -> None:
+    """The end of the lease releases the job, counted; the zombie's result changes nothing (its fence is old)."""
     hold = asyncio.Event()
     started: list[int] = []
 
     async def first(job: Job) -> str:
         started.append(job.fence)
-        while not hold.is_set():  # a handler that does not notice that it was cancelled
+        while not hold.is_set():  # a handler that ignores its cancellation
             try:
                 await hold.wait()
             except asyncio.CancelledError:
@@ -261,7 +261,7 @@ async def test_a_second_worker_takes_over_what_a_lost_one_held(database_url: str
     async with running_engine(database_url, {"h": first}, terms=SHORT) as lost:
         job_id = await lost.insert("h")
         await eventually_async(lambda: started)
-        lost.tasks[0].cancel()  # its heartbeat stops, its handler goes on
+        lost.tasks[0].cancel()  # its heartbeat stops, its handler continues
         await asyncio.wait([lost.tasks[0]])
         lost.tasks.pop(0)
         async with running_engine(database_url, {"h": second}, terms=SHORT) as taker:
@@ -275,8 +275,8 @@ async def test_a_second_worker_takes_over_what_a_lost_one_held(database_url: str
     assert lost.worker.lost_results >= 1 or not lost.session.holds()
 
 
-async def test_stopping_gives_back_what_was_not_finished_without_counting_it(database_url: str) -> None:
-    """A deploy costs no attempt: interrupted and unstarted work is pending again with the attempts it had."""
+async def test_a_stop_releases_unfinished_jobs_without_counting_their_attempts(database_url: str) -> None:
+    """A deploy costs no attempt: interrupted and unstarted jobs are pending again with the attempts they had."""
     started = asyncio.Event()
 
     async def handler(_job: Job) -> None:
@@ -292,8 +292,8 @@ async def test_stopping_gives_back_what_was_not_finished_without_counting_it(dat
     assert [(row["status"], row["attempts"], row["owner"]) for row in rows] == [("pending", 0, None)] * 3
 
 
-async def test_an_unknown_type_waits_and_is_never_failed(database_url: str) -> None:
-    """An old worker during a deploy leaves alone what it does not know."""
+async def test_a_job_of_an_unknown_type_waits_and_never_fails(database_url: str) -> None:
+    """During a deploy an older worker does not claim types that it does not know."""
     async with running_engine(database_url, {"known": _nothing}) as engine:
         unknown = await engine.insert("from.the.future")
         known = await engine.insert("known")
@@ -302,7 +302,7 @@ async def test_an_unknown_type_waits_and_is_never_failed(database_url: str) -> N
 
 
 async def test_a_paused_type_waits_until_it_is_enabled(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pausing takes effect with the next claim, and so does the end of it: nobody waits for a poll."""
+    """A pause takes effect with the next claim, and so does a resume, without a poll."""
     monkeypatch.setattr(claimer, "POLL_S", NEVER_S)
     async with running_engine(database_url, {"p": _nothing, "q": _nothing}) as engine:
         await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = now() WHERE name = 'p'")
@@ -334,10 +334,10 @@ async def test_higher_priorities_run_first_among_due_work(database_url: str) -> 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("rate_per_s", [None, 100_000.0])
-async def test_priorities_that_have_no_jobs_any_more_cost_claims_nothing(
+async def test_priorities_without_jobs_cost_claims_nothing(
     database_url: str, monkeypatch: pytest.MonkeyPatch, rate_per_s: float | None
 ) -> None:
-    """A claim looks into each priority that a job ever had, until it has none; one that gets a job again is found."""
+    """A claim reads each priority that ever had a job until it is empty; a priority that gets a job again is found."""
     lanes: list[int] = []
     claim = ClaimStore.claim
 
@@ -354,15 +354,15 @@ async def test_priorities_that_have_no_jobs_any_more_cost_claims_nothing(
         )
         later = await engine.insert("p", at="now() + interval '1 hour'", priority=50)
         await eventually_async(lambda: lanes and lanes[-1] == 2, 30)
-        assert max(lanes) > 20, "many were known"
+        assert max(lanes) > 20, "many were read"
         assert (await engine.job(later))["status"] == "pending"
         await engine.until(await engine.insert("p", priority=-7), "completed")
 
 
-async def test_very_many_priorities_in_use_cost_other_types_little(
+async def test_many_priorities_in_use_cost_other_types_little(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim looks into the priorities of a few types in turns; jobs of all of them run, far ones at their time."""
+    """A claim reads the priorities of a few types at a time; jobs of all types run, those due later at their time."""
     monkeypatch.setattr(frontier, "RANGES_MAX", 64)
     lanes: list[int] = []
     claim = ClaimStore.claim
@@ -386,7 +386,7 @@ async def test_very_many_priorities_in_use_cost_other_types_little(
         assert max(lanes) <= 64 + 10 + len(handlers)
 
 
-async def test_a_types_concurrency_is_shared_by_all_workers(database_url: str) -> None:
+async def test_the_concurrency_of_a_type_is_shared_by_all_workers(database_url: str) -> None:
     """Two workers together never run more of a type than its concurrency."""
     running, most = 0, 0
 
@@ -412,8 +412,8 @@ async def test_a_types_concurrency_is_shared_by_all_workers(database_url: str) -
     assert grants <= 3
 
 
-async def test_a_types_rate_is_shared_by_all_workers(database_url: str) -> None:
-    """Every job of a rate-limited type gets an instant of its own, whichever worker starts it."""
+async def test_the_rate_of_a_type_is_shared_by_all_workers(database_url: str) -> None:
+    """Each job of a rate-limited type has its own instant, in whichever worker it starts."""
     instants: list[float] = []
     early: list[int] = []
 
@@ -440,7 +440,7 @@ async def test_a_types_rate_is_shared_by_all_workers(database_url: str) -> None:
 
 
 async def test_an_expired_job_is_not_started(database_url: str) -> None:
-    """expires_at is a drop-dead time: what could not start before it is cancelled with the reason."""
+    """expires_at is a deadline: a job that could not start before it is cancelled with the reason."""
     async with running_engine(database_url, {"tick": _nothing}) as engine:
         job_id = await engine.insert("tick", at="now() - interval '1 minute'", expires_at=_past())
         row = await engine.until(job_id, "cancelled")
@@ -449,7 +449,7 @@ async def test_an_expired_job_is_not_started(database_url: str) -> None:
 
 
 async def test_progress_is_fenced(database_url: str) -> None:
-    """A handler that lost its job hears it from progress."""
+    """``progress`` raises in a handler that lost its job."""
     answers: list[bool] = []
     taken_away = asyncio.Event()
 
@@ -462,7 +462,7 @@ async def test_progress_is_fenced(database_url: str) -> None:
         job_id = await engine.insert("p")
         await eventually_async(lambda: answers)
         assert (await engine.job(job_id))["progress"] == '{"done": 1}'
-        await engine.pool.execute(  # and not due: a claim on its way would take it for us again
+        await engine.pool.execute(  # and not due: a claim under way would take it again for this worker
             "UPDATE tickwright.scheduled_tasks SET status = 'pending', retry_at = now() + interval '1 hour' "
             "WHERE id = $1",
             job_id,
@@ -486,7 +486,7 @@ async def test_progress_is_fenced(database_url: str) -> None:
     ],
 )
 async def test_plain_sql_cannot_break_a_job(database_url: str, columns: dict[str, Any], constraint: str) -> None:
-    """What SQL may not set is refused by name, in the user's own transaction."""
+    """A value that SQL may not set is refused by name, in the user's own transaction."""
     connection = await connect(database_url)
     with pytest.raises(asyncpg.CheckViolationError) as refused:
         await insert(connection, **{"task_type": "tick", **columns})
@@ -507,7 +507,7 @@ async def test_plain_sql_cannot_edit_a_job_into_a_broken_one(database_url: str) 
 
 
 async def test_a_finished_job_cannot_be_set_back_by_sql(database_url: str) -> None:
-    """A final state never changes: cancelling is a no-op, reviving is refused with a hint."""
+    """A final state never changes: cancelling has no effect, reopening is refused with a hint."""
     async with running_engine(database_url, {"tick": _nothing}) as engine:
         job_id = await engine.insert("tick")
         await engine.until(job_id, "completed")
@@ -542,8 +542,8 @@ async def test_a_key_schedules_once_also_after_the_job_has_run(database_url: str
     assert runs == [job_id]
 
 
-async def test_without_notifications_a_job_starts_within_the_poll(database_url: str) -> None:
-    """Notification is a hint: without it the second's poll finds the work."""
+async def test_without_notifications_a_job_starts_at_the_next_poll(database_url: str) -> None:
+    """A notification is a hint: without it the poll of the next second finds the job."""
     async with running_engine(database_url, {"tick": _nothing}, direct=False) as engine:
         job_id = await engine.insert("tick")
         await engine.until(job_id, "completed")
@@ -565,10 +565,8 @@ def _past() -> datetime:
     return datetime(2000, 1, 1, tzinfo=UTC)
 
 
-async def test_a_sleeping_pair_of_workers_is_woken_by_an_insert(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The doorbell wakes every sleeper, also the one that does not hold the lock; none of them polls here."""
+async def test_an_insert_wakes_both_sleeping_workers(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wake-up notification reaches every sleeping worker, also without the claim lock; none of them polls here."""
     monkeypatch.setattr(claimer, "POLL_S", NEVER_S)
 
     async def handler(_job: Job) -> None:
@@ -586,7 +584,7 @@ async def test_a_sleeping_pair_of_workers_is_woken_by_an_insert(
 
 
 async def test_an_inserter_that_stays_open_does_not_keep_a_worker_busy(database_url: str) -> None:
-    """A transaction left open after an insert makes the worker poll less and less, never wait for it."""
+    """While a transaction stays open after an insert the worker polls less and less, and never waits for it."""
     async with running_engine(database_url, {"tick": _nothing}) as engine:
         await eventually_async(lambda: engine.worker.wakeup.armed)
         first = await engine.insert("tick")
@@ -606,8 +604,8 @@ async def test_an_inserter_that_stays_open_does_not_keep_a_worker_busy(database_
 async def test_a_job_cancelled_after_its_claim_and_before_its_start_costs_no_attempt(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is 'requested', and then the truth: it never started."""
-    monkeypatch.setattr(claimer, "HORIZON", timedelta(seconds=4))  # time enough between the claim and the start
+    """The answer is 'requested'; then the heartbeat finds that it never started."""
+    monkeypatch.setattr(claimer, "HORIZON", timedelta(seconds=4))  # enough time between the claim and the start
     started: list[int] = []
 
     async def handler(job: Job) -> None:
@@ -623,7 +621,7 @@ async def test_a_job_cancelled_after_its_claim_and_before_its_start_costs_no_att
 
 
 async def test_deleting_a_pending_job_frees_its_key(database_url: str) -> None:
-    """A key whose job its user took away schedules a new one; the key of a job that has run does not."""
+    """The key of a job that its user deleted schedules a new one; the key of a job that has run does not."""
     async with running_engine(database_url, {"tick": _nothing}) as engine:
         first = await engine.insert("tick", at="now() + interval '1 hour'", idempotency_key="k")
         await engine.pool.execute("DELETE FROM tickwright.scheduled_tasks WHERE id = $1", first)
@@ -632,8 +630,8 @@ async def test_deleting_a_pending_job_frees_its_key(database_url: str) -> None:
         assert await engine.insert("tick", idempotency_key="k") is None
 
 
-async def test_a_running_row_whose_owner_nobody_knows_is_not_claimed_again(database_url: str) -> None:
-    """A hand-written owner is a mistake that upkeep repairs; until then the job is nobody's to claim."""
+async def test_a_running_row_with_an_unknown_owner_is_not_claimed_again(database_url: str) -> None:
+    """Upkeep repairs a hand-written owner; until then no worker claims the job."""
     async with running_engine(database_url, {"tick": _nothing}) as engine:
         job_id = await engine.insert("tick", at="now() + interval '1 hour'")
         await engine.pool.execute(

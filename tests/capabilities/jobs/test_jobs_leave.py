@@ -1,4 +1,4 @@
-"""A job with an outside target, through a worker and each broker to a real other side."""
+"""A job with an external target, through a worker and each broker to a real counterpart."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def _brokers(side: Side) -> dict[str, Broker]:
 
 @pytest.mark.matrix
 async def test_a_job_arrives_with_its_id_payload_attempt_and_fence(side: Side, database_url: str) -> None:
-    """The other side has the job's bytes under ``job_<id>`` before the job is completed."""
+    """The counterpart has the job's bytes under ``job_<id>`` before the job is completed."""
     kinds = {"remind": _kind(side)}
     async with running_engine(database_url, kinds=kinds, brokers=_brokers(side)) as engine:
         job_id = await engine.insert("remind", payload=PAYLOAD)
@@ -39,8 +39,8 @@ async def test_a_job_arrives_with_its_id_payload_attempt_and_fence(side: Side, d
 
 
 @pytest.mark.matrix
-async def test_a_job_whose_target_is_killed_arrives_after_it_is_back(side: Side, database_url: str) -> None:
-    """A refusal is a failed attempt that is tried again under the same id, until it is taken, once."""
+async def test_a_job_whose_target_is_killed_arrives_after_its_restart(side: Side, database_url: str) -> None:
+    """A refusal is a failed attempt that is tried again under the same id, until the target takes it, once."""
     kinds = {"remind": _kind(side)}
     async with running_engine(database_url, kinds=kinds, brokers=_brokers(side)) as engine:
         await side.refuse()

@@ -1,4 +1,4 @@
-"""Rows that somebody else has locked, and the marks that locks leave behind: nobody waits, nothing is forgotten."""
+"""Rows that another transaction has locked, and the marks that locks leave: no claim waits, and no row is missed."""
 
 import asyncio
 from collections import Counter
@@ -35,8 +35,8 @@ LONG = LeaseTerms(timedelta(hours=1), timedelta(minutes=1))
 WAIT_MAX_S = 5.0
 
 
-class Desk:
-    """A database with a registered session, and claims of type ``t`` under it."""
+class ClaimOwner:
+    """A registered session on a database, which claims jobs of type ``t``."""
 
     def __init__(self, pool: Pool, session: WorkerSession) -> None:
         self.pool, self.session = pool, session
@@ -50,13 +50,13 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(url: str) -> AsyncIterator[Desk]:
-    """Register a session that lives long enough."""
+async def open_owner(url: str) -> AsyncIterator[ClaimOwner]:
+    """Register a session with a lease longer than the test."""
     pool = await open_pool(url, min_size=1, max_size=2)
-    session = WorkerSession(pool, name="desk", roles=[], version="0", terms=LONG)
+    session = WorkerSession(pool, name="owner", roles=[], version="0", terms=LONG)
     await session.open()
     try:
-        yield Desk(pool, session)
+        yield ClaimOwner(pool, session)
     finally:
         await pool.close()
 
@@ -94,30 +94,30 @@ async def test_a_claim_passes_over_rows_that_an_open_transaction_holds(
     database_url: str, mark: str, bounded: bool
 ) -> None:
     """A user's lock delays the rows that it covers and no other, for as long as it is held."""
-    async with open_desk(database_url) as desk:
-        ids = await fill(desk.pool, 20)
+    async with open_owner(database_url) as owner:
+        ids = await fill(owner.pool, 20)
         async with marking(database_url, mark, ids[:10]):
-            assert await desk.claim(bounded=bounded) == ids[10:]
+            assert await owner.claim(bounded=bounded) == ids[10:]
 
 
 @pytest.mark.parametrize("mark", MARKS)
 async def test_a_claim_from_the_head_takes_rows_that_carry_an_old_mark(database_url: str, mark: str) -> None:
-    """PostgreSQL leaves the number of whoever locked a row on it; it is nobody's lock any more."""
-    async with open_desk(database_url) as desk:
-        ids = await fill(desk.pool, 20)
+    """PostgreSQL leaves the number of a transaction on a row that it locked; the lock itself has ended."""
+    async with open_owner(database_url) as owner:
+        ids = await fill(owner.pool, 20)
         async with marking(database_url, mark, ids[::2]):
             pass
-        assert await desk.claim(bounded=False) == ids
+        assert await owner.claim(bounded=False) == ids
 
 
-async def test_what_a_bounded_claim_wrongly_passes_over_the_next_one_from_the_head_takes(database_url: str) -> None:
-    """A bounded claim does not try marked rows, whoever marked them: it only may leave them, never lose them."""
-    async with open_desk(database_url) as desk:
-        ids = await fill(desk.pool, 20)
+async def test_a_claim_from_the_head_takes_marked_rows_that_a_bounded_one_skipped(database_url: str) -> None:
+    """A bounded claim skips rows with any mark: it may leave them to a later claim, and never loses them."""
+    async with open_owner(database_url) as owner:
+        ids = await fill(owner.pool, 20)
         async with marking(database_url, "locked, committed", ids[:10]):
             pass
-        assert await desk.claim(bounded=True) == ids[10:]
-        assert await desk.claim(bounded=False) == ids[:10]
+        assert await owner.claim(bounded=True) == ids[10:]
+        assert await owner.claim(bounded=False) == ids[:10]
 
 
 @pytest.mark.parametrize("mark", MARKS)
@@ -128,12 +128,12 @@ async def test_a_drain_leaves_no_marked_row_behind(database_url: str, mark: str)
     async def handler(job: Job) -> None:
         runs[job.id] += 1
 
-    async with open_desk(database_url) as desk:
-        ids = await fill(desk.pool, 3000)
+    async with open_owner(database_url) as owner:
+        ids = await fill(owner.pool, 3000)
         async with marking(database_url, mark, ids[::10]):
             pass
         async with running_engine(database_url, {"t": handler}):
-            await eventually_async(lambda: _nothing_live(desk.pool), 30)
+            await eventually_async(lambda: _nothing_live(owner.pool), 30)
     assert runs == Counter(ids)
 
 
@@ -143,9 +143,9 @@ async def test_a_drain_leaves_no_marked_row_behind(database_url: str, mark: str)
 async def test_rows_that_were_held_during_a_drain_run_when_their_transaction_ends(
     database_url: str, dragging: bool, concurrency: int | None
 ) -> None:
-    """The drain goes on without the first hundred jobs, and the same worker does not forget them.
+    """The drain continues without the first hundred jobs, and the same worker claims them later.
 
-    While dead rows drag, all its claims are bounded: then its sweeps find them.
+    While dead rows slow claims down, all of them are bounded: then its sweeps find these jobs.
     """
     runs: Counter[int] = Counter()
 
@@ -153,8 +153,8 @@ async def test_rows_that_were_held_during_a_drain_run_when_their_transaction_end
         runs[job.id] += 1
 
     kinds = {"t": TaskType("t", "python:t", concurrency=concurrency)}
-    async with open_desk(database_url) as desk:
-        ids = await fill(desk.pool, 1500)
+    async with open_owner(database_url) as owner:
+        ids = await fill(owner.pool, 1500)
         async with AsyncExitStack() as held:
             await held.enter_async_context(marking(database_url, "locked, committed", ids[:100]))
             async with running_engine(database_url, {"t": handler}, kinds=kinds) as engine:
@@ -163,17 +163,17 @@ async def test_rows_that_were_held_during_a_drain_run_when_their_transaction_end
                 await eventually_async(lambda: runs.keys() >= set(ids[100:]), 30)
                 assert runs.keys().isdisjoint(ids[:100])
                 await held.aclose()
-                await eventually_async(lambda: _nothing_live(desk.pool), 30)
+                await eventually_async(lambda: _nothing_live(owner.pool), 30)
     assert runs == Counter(ids)
 
 
-async def test_a_claim_that_answers_while_a_worker_waits_for_its_grant_counts_once(database_url: str) -> None:
-    """What came meanwhile is held; if it also still counted as asked for, the type's limit would be granted twice."""
+async def test_a_claim_that_is_answered_during_a_wait_for_a_grant_counts_once(database_url: str) -> None:
+    """Its jobs are held; if they also counted as requested, the type's limit would be granted twice."""
     kind = TaskType("few", "python:few", concurrency=3)
     entry, coming = TypeState(kind, lambda *_: None, is_async=False), {"few": 3}
-    async with open_desk(database_url) as desk, desk.pool.acquire() as connection:
-        await register_handler(desk.pool, kind)
-        pacer, holder = SharedLimits(desk.pool, ClaimStore(desk.pool), desk.session), await connect(database_url)
+    async with open_owner(database_url) as owner, owner.pool.acquire() as connection:
+        await register_handler(owner.pool, kind)
+        pacer, holder = SharedLimits(owner.pool, ClaimStore(owner.pool), owner.session), await connect(database_url)
         transaction = holder.transaction()
         await transaction.start()
         await holder.execute("SELECT FROM tickwright.task_types WHERE name = 'few' FOR UPDATE")
@@ -188,12 +188,12 @@ async def test_a_claim_that_answers_while_a_worker_waits_for_its_grant_counts_on
 
 
 async def test_a_grant_counts_when_it_is_committed(database_url: str) -> None:
-    """A renewal that is rolled back has granted nothing: what this worker had in use is all that it may have."""
+    """A renewal that is rolled back grants nothing: the worker may have no more than it has in use."""
     kind = TaskType("few", "python:few", concurrency=3)
     entry = TypeState(kind, lambda *_: None, is_async=False)
-    async with open_desk(database_url) as desk, desk.pool.acquire() as connection:
-        await register_handler(desk.pool, kind)
-        pacer, nothing = SharedLimits(desk.pool, ClaimStore(desk.pool), desk.session), dict[str, int]
+    async with open_owner(database_url) as owner, owner.pool.acquire() as connection:
+        await register_handler(owner.pool, kind)
+        pacer, nothing = SharedLimits(owner.pool, ClaimStore(owner.pool), owner.session), dict[str, int]
         transaction = connection.transaction()
         await transaction.start()
         overtaken = await pacer.share_out(connection, {"few": entry}, nothing)

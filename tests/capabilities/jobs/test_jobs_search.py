@@ -1,4 +1,4 @@
-"""Looking for jobs: text as it was written, bounds that hold, and counts that say what they do not know."""
+"""Search for jobs: text is taken literally, bounds hold, and counts say when they are partial."""
 
 import json
 from collections.abc import Sequence
@@ -37,18 +37,18 @@ def service(pool: Pool) -> JobService:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks that end by their rows alone, however busy the machine is."""
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches end by their rows alone, however busy the machine is."""
     monkeypatch.setattr(looking, "READ_TIME", timedelta(seconds=30))
     monkeypatch.setattr(looking, "COUNT_TIME", timedelta(seconds=30))
 
 
 async def found(service: JobService, **which: Any) -> list[int]:
-    """The ids on the first page."""
+    """Return the ids on the first page."""
     return [job.id for job in (await service.list(ListQuery(**which))).items]
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize(
     ("text", "matches"),
     [
@@ -56,19 +56,17 @@ async def found(service: JobService, **which: Any) -> list[int]:
         ("rate", True), ("'; --", False), ('"n": 9223372036854775807', True), ("9223372036854775808", False),
     ],
 )  # fmt: skip
-async def test_each_character_of_a_text_means_itself(
-    pool: Pool, service: JobService, text: str, *, matches: bool
-) -> None:
-    """A percent sign is a percent sign; upper and lower case are the same; 64-bit numbers are found as they are."""
+async def test_a_searched_text_is_taken_literally(pool: Pool, service: JobService, text: str, *, matches: bool) -> None:
+    """A percent sign matches a percent sign; case is ignored; 64-bit numbers are found as they are."""
     payload = {"n": 2**63 - 1, "note": "Rate 100% of zürich"}
     job = await insert(pool, "noop", at=LATER, payload=payload)
     assert await found(service, text=text) == ([job] if matches else [])
     assert (await service.count(JobFilter(text=text))).counts["pending"] == matches
 
 
-@pytest.mark.usefixtures("patient")
-async def test_a_text_is_looked_for_in_the_key_the_error_and_the_payload(pool: Pool, service: JobService) -> None:
-    """And not in a payload that its caller may not see: who could search there could guess it."""
+@pytest.mark.usefixtures("unhurried")
+async def test_a_text_is_searched_in_the_key_the_error_and_the_payload(pool: Pool, service: JobService) -> None:
+    """But not in a payload that the caller may not see: a search there would let it guess the payload."""
     by_key = await insert(pool, "noop", at=LATER, idempotency_key="Needle-1")
     by_error = await insert(pool, "noop", at=LATER, error_message="no needle here")
     by_payload = await insert(pool, "noop", at=LATER, payload={"deep": [{"needle": 1}]})
@@ -77,11 +75,11 @@ async def test_a_text_is_looked_for_in_the_key_the_error_and_the_payload(pool: P
     assert await found(service, text="needle", in_payload=False) == [by_error, by_key]
 
 
-@pytest.mark.usefixtures("patient")
-async def test_a_page_stops_looking_and_the_next_one_goes_on(
+@pytest.mark.usefixtures("unhurried")
+async def test_a_page_ends_at_its_bound_and_the_next_one_continues(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No page looks at more rows than the bound, and going through all pages finds each match once."""
+    """No page reads more rows than the bound, and all pages together have each match once."""
     monkeypatch.setattr(looking, "READ_MAX", 40)
     monkeypatch.setattr(looking, "FEW_MAX", 3)
     await pool.execute(MANY, "noop", 90)
@@ -101,11 +99,11 @@ async def test_a_page_stops_looking_and_the_next_one_goes_on(
     assert sum(pages) >= 183
 
 
-@pytest.mark.usefixtures("patient")
-async def test_a_type_with_few_jobs_is_found_below_any_number_of_others(
+@pytest.mark.usefixtures("unhurried")
+async def test_a_type_with_few_jobs_is_found_among_any_number_of_others(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its live jobs come from the index of the claims; those of the history are merged in where they belong."""
+    """Its live jobs are read from the due index; those of the history are merged in by id."""
     monkeypatch.setattr(looking, "READ_MAX", 50)
     rare = [await insert(pool, "rare", at=LATER) for _ in range(4)]
     await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'completed' WHERE id = $1", rare[1])
@@ -115,9 +113,9 @@ async def test_a_type_with_few_jobs_is_found_below_any_number_of_others(
     assert page.next is None
 
 
-@pytest.mark.usefixtures("patient")
-async def test_what_a_worker_holds_is_found_by_its_session(pool: Pool, service: JobService) -> None:
-    """Live ones alone, and of that session alone; the state ``processing`` finds them of all sessions."""
+@pytest.mark.usefixtures("unhurried")
+async def test_held_jobs_are_found_by_their_session(pool: Pool, service: JobService) -> None:
+    """Only live ones, and only of that session; the state ``processing`` finds those of all sessions."""
     jobs = [await insert(pool, "noop") for _ in range(3)]
     await pool.execute(HOLD, jobs[0], 7)
     await pool.execute(HOLD, jobs[2], 2**62)
@@ -130,20 +128,20 @@ async def test_what_a_worker_holds_is_found_by_its_session(pool: Pool, service: 
     }  # fmt: skip
 
 
-@pytest.mark.usefixtures("patient")
-async def test_counts_are_exact_below_the_bound_and_say_so_above(
+@pytest.mark.usefixtures("unhurried")
+async def test_counts_are_exact_below_the_bound_and_marked_above(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each state has its count; one that stopped is named, and ``partial`` tells a bounded look from a large number."""
+    """Each state has its count; one that ended early is named, and ``partial`` tells it from a large exact number."""
     for state in ("completed", "failed", "cancelled"):
         job = await insert(pool, state, at=LATER)
         await pool.execute("UPDATE tickwright.scheduled_tasks SET status = $2 WHERE id = $1", job, state)
     await pool.execute(MANY, "noop", 20)
     held = await insert(pool, "noop")
     await pool.execute(HOLD, held, 7)
-    said = await service.count(JobFilter())
-    assert said.counts == {"pending": 20, "processing": 1, "completed": 1, "failed": 1, "cancelled": 1}
-    assert (said.at_least, said.partial) == ([], False)
+    counted = await service.count(JobFilter())
+    assert counted.counts == {"pending": 20, "processing": 1, "completed": 1, "failed": 1, "cancelled": 1}
+    assert (counted.at_least, counted.partial) == ([], False)
     assert (await service.count(JobFilter(statuses=(JobStatus.FAILED,)))).counts == {"failed": 1}
     assert (await service.count(JobFilter(task_type="failed"))).counts["failed"] == 1
     assert (await service.count(JobFilter(task_type="noop"))).counts["pending"] == 20
@@ -155,10 +153,10 @@ async def test_counts_are_exact_below_the_bound_and_say_so_above(
     assert (few.counts["pending"], "pending" in few.at_least, few.partial) == (0, True, True)
 
 
-async def test_a_look_whose_time_is_up_says_how_far_it_came(
+async def test_a_search_whose_time_is_up_returns_its_position(
     pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Huge payloads cost time, not rows: a look that has none left ends after one row, and the next goes on there."""
+    """Large payloads cost time, not rows: a search out of time ends after one row, and the next continues there."""
     monkeypatch.setattr(looking, "READ_TIME", timedelta())
     jobs = [await insert(pool, "noop", at=LATER, payload={"t": "needle"}) for _ in range(3)]
     seen, cursor = [], None
@@ -171,10 +169,10 @@ async def test_a_look_whose_time_is_up_says_how_far_it_came(
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30), st.integers(1, 6), st.integers(1, 12))
-def test_looks_at_several_tables_give_every_match_once_and_in_order(
+def test_searches_of_several_tables_return_every_match_once_and_in_order(
     jobs: list[tuple[bool, bool]], limit: int, rows_max: int
 ) -> None:
-    """Whatever is in which table, and wherever a look stops: page by page all matches, from high ids to low ones."""
+    """Wherever rows are and searches end: the pages together have all matches, from high ids to low ones."""
     tables: dict[bool, list[tuple[int, bool]]] = {True: [], False: []}
     for number, (table, match) in enumerate(jobs, 1):
         tables[table].append((number, match))
@@ -196,18 +194,18 @@ def test_looks_at_several_tables_give_every_match_once_and_in_order(
 
 
 def _rows(rows: list[tuple[int, bool]], before: int, rows_max: int, limit: int) -> Sequence[Any]:
-    """What the statement answers."""
+    """Return what the statement would."""
     below = [row for row in rows[::-1] if row[0] < before]
-    told = [
+    visible = [
         {"id": number, "searched": place, "ended": place == len(below), "matches": match}
         for place, (number, match) in enumerate(below[:rows_max], 1)
         if match or place in {len(below), rows_max}
     ]
-    return told[: limit + 1]
+    return visible[: limit + 1]
 
 
-def test_an_error_list_written_by_hand_breaks_no_answer() -> None:
-    """The column is Tickwright's, but plain SQL may write to it; the row's own attempt is shown all the same."""
+def test_a_malformed_attempt_log_breaks_no_answer() -> None:
+    """Plain SQL may write to the column; the attempt of the row itself is shown all the same."""
     for text in ("{}", "[1]", '"x"', json.dumps([{"attempt": "one"}])):
         row = {"attempt_errors": text, "status": "pending", "started_at": None, "due_at": None}
         assert attempt_log(row) == []

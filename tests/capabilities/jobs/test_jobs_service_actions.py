@@ -1,4 +1,4 @@
-"""What operators do with jobs, against a running worker: cancel, retry, move, explain."""
+"""Actions of operators on jobs, beside a running worker: cancel, retry, move, explain."""
 
 import asyncio
 import threading
@@ -25,21 +25,21 @@ from tickwright.store.pool import Pool
 
 @pytest.fixture
 async def service(pool: Pool) -> JobService:
-    """The service, and a type ``noop`` that nobody runs."""
+    """The service, and a type ``noop`` without a worker."""
     made = JobService(pool, enqueuer=Enqueuer(pool), allow_target=allow_all)
     await made.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
     return made
 
 
 async def refused(action: Any) -> Rejected:
-    """What ``action`` is refused with."""
+    """Return the error of a refused action."""
     with pytest.raises(Rejected) as caught:
         await action
     return caught.value
 
 
 async def test_a_cancelled_pending_job_is_final_at_once(pool: Pool, service: JobService) -> None:
-    """200 means over: the row is in the history, and cancelling again is refused with its state."""
+    """200 means final: the row is in the history, and a second cancel is refused with its state."""
     job = await insert(pool, "noop", at="now() + interval '1 hour'")
     assert (await service.cancel(job, caller=ADMIN)).outcome == "cancelled"
     row = await job_row(pool, job)
@@ -48,8 +48,8 @@ async def test_a_cancelled_pending_job_is_final_at_once(pool: Pool, service: Job
     assert (again.code, again.http_status, again.details["state"]) == ("job_finished", 409, "cancelled")
 
 
-async def test_cancelling_a_running_job_asks_its_worker(database_url: str) -> None:
-    """202 first; the handler is stopped within moments, and the job ends as cancelled."""
+async def test_cancelling_a_running_job_asks_its_worker_to_stop_it(database_url: str) -> None:
+    """202 first; the handler is stopped at once, and the job ends as cancelled."""
     running = asyncio.Event()
 
     async def slow(job: Job) -> None:
@@ -60,8 +60,8 @@ async def test_cancelling_a_running_job_asks_its_worker(database_url: str) -> No
         service = JobService(engine.pool, enqueuer=Enqueuer(engine.pool), allow_target=allow_all)
         job = await engine.insert("slow")
         await asyncio.wait_for(running.wait(), 30)
-        asked = await service.cancel(job, caller=ADMIN)
-        assert (asked.outcome, asked.status) == ("requested", "processing")
+        answered = await service.cancel(job, caller=ADMIN)
+        assert (answered.outcome, answered.status) == ("requested", "processing")
         assert (await service.explain(job)).reasons[0].code in {"cancel_requested", "cancelled"}
         await engine.until(job, "cancelled")
 
@@ -83,7 +83,7 @@ async def test_a_job_that_was_answered_as_cancelled_never_starts(database_url: s
         await _settled(engine)
         cancelled = {job for job, outcome in outcomes.items() if outcome == "cancelled"}
         assert not cancelled & started
-        assert cancelled, "the race had no winner on the side of the user"
+        assert cancelled, "no cancel came before a start"
         for job in cancelled:
             assert (await job_row(engine.pool, job))["status"] == "cancelled"
 
@@ -110,7 +110,7 @@ async def _settled(engine: Engine) -> None:
 
 
 async def test_a_retried_dead_letter_runs_again_under_its_id_with_a_higher_fence(database_url: str) -> None:
-    """Same id, execute_at and key; attempts from zero; the fence goes on rising."""
+    """Same id, execute_at and key; attempts from zero; the fence rises further."""
     fences: list[int] = []
 
     async def flaky(job: Job) -> None:
@@ -162,8 +162,8 @@ async def test_reschedule_moves_and_run_now_starts(database_url: str) -> None:
         assert (await refused(service.run_now(job, caller=ADMIN))).code == "job_finished"
 
 
-async def test_actions_on_many_are_bounded_and_say_when_more_is_left(pool: Pool, service: JobService) -> None:
-    """A filter that says nothing is refused; a limit leaves the rest, and the next call takes it."""
+async def test_bulk_actions_are_bounded_and_say_when_more_is_left(pool: Pool, service: JobService) -> None:
+    """An empty filter is refused; a limit leaves the rest, and the next call takes it."""
     assert (await refused(service.many.cancel(BulkCall(JobFilter(), ADMIN)))).code == "empty_filter"
     for _ in range(5):
         await insert(pool, "noop", at="now() + interval '1 hour'")
@@ -176,7 +176,7 @@ async def test_actions_on_many_are_bounded_and_say_when_more_is_left(pool: Pool,
 
 
 async def test_dead_letters_of_both_kinds_are_listed_and_requeued(pool: Pool, service: JobService) -> None:
-    """Jobs and outbox messages; requeueing twice takes nothing twice."""
+    """Jobs and outbox messages; a second requeue takes nothing again."""
     job = await insert(pool, "noop", at="now() + interval '1 hour'")
     await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE id = $1", job)
     await pool.execute(
@@ -196,17 +196,17 @@ async def test_dead_letters_of_both_kinds_are_listed_and_requeued(pool: Pool, se
 
 
 @pytest.mark.parametrize("kind", ["job", "outbox"])
-async def test_a_requeue_that_goes_on_takes_nothing_twice(
+async def test_a_requeue_that_continues_takes_nothing_twice(
     pool: Pool, service: JobService, kind: Literal["job", "outbox"]
 ) -> None:
-    """What dies again behind the caller's back is dead for the next question, which says how many there are."""
-    ids = [await bury(pool, kind) for _ in range(3)]
+    """A row that dies again meanwhile is left to the next requeue; ``count`` includes it."""
+    ids = [await make_dead(pool, kind) for _ in range(3)]
     dead = service.dead_letters
-    told = await dead.count(kind, subject="pg:x")
-    assert (told.requeued, told.ids, told.more, told.dry_run) == (3, [], False, True)
+    counted = await dead.count(kind, subject="pg:x")
+    assert (counted.requeued, counted.ids, counted.more, counted.dry_run) == (3, [], False, True)
     first = await dead.requeue(kind, caller=ADMIN, subject="pg:x", limit=2)
     assert (first.ids, first.more) == (ids[:2], True)
-    await bury(pool, kind, ids[0])
+    await make_dead(pool, kind, ids[0])
     second = await dead.requeue(kind, caller=ADMIN, subject="pg:x", limit=2, cursor=first.next)
     assert (second.ids, second.more, second.next) == (ids[2:], False, None)
     assert (await dead.count(kind, subject="pg:x")).requeued == 1
@@ -216,8 +216,8 @@ async def test_a_requeue_that_goes_on_takes_nothing_twice(
     assert (await refused(other)).code == "invalid_cursor"
 
 
-async def bury(pool: Pool, kind: str, again: int | None = None) -> int:
-    """Make a dead letter of the subject ``pg:x``; or let one die again."""
+async def make_dead(pool: Pool, kind: str, again: int | None = None) -> int:
+    """Make a dead letter of the subject ``pg:x``, or of a requeued one again."""
     if kind == "job":
         job = again or await insert(pool, "pg:x")
         await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE id = $1", job)
@@ -232,7 +232,7 @@ async def bury(pool: Pool, kind: str, again: int | None = None) -> int:
 
 
 async def test_the_listing_shows_live_and_finished_jobs_under_one_name(pool: Pool, service: JobService) -> None:
-    """Every state is in one listing; a filter by state finds it wherever it is kept."""
+    """Every state is in one listing; a filter by state finds it in any table."""
     states = ("pending", "completed", "failed", "cancelled")
     for state in states:
         job = await insert(pool, "noop", at="now() + interval '1 hour'")
@@ -249,7 +249,7 @@ WORKER = (
     "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
     "VALUES (1, 'w', '{worker}', '0', now() + interval '1 minute'); "
 )
-TOLD = """UPDATE tickwright.workers SET facts = '{{"{}": ["{}"]}}'"""
+FACTS = """UPDATE tickwright.workers SET facts = '{{"{}": ["{}"]}}'"""
 AT_HTTP = "UPDATE tickwright.task_types SET target = 'http://localhost/';"
 GRANTED = (
     WORKER + "UPDATE tickwright.task_types SET concurrency = 2; "
@@ -278,10 +278,10 @@ HELD = "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1, 
         ("now()", "UPDATE tickwright.task_types SET gone_at = now()", ["type_gone", "no_worker"]),
         ("now()", "DELETE FROM tickwright.task_types", ["type_unknown", "no_worker"]),
         ("now()", WORKER, ["due"]),
-        ("now()", WORKER + TOLD.format("handlers", "other"), ["no_handler"]),
-        ("now()", WORKER + TOLD.format("handlers", "noop"), ["due"]),
-        ("now()", WORKER + AT_HTTP + TOLD.format("brokers", "kafka"), ["no_handler"]),
-        ("now()", WORKER + AT_HTTP + TOLD.format("brokers", "http"), ["due"]),
+        ("now()", WORKER + FACTS.format("handlers", "other"), ["no_handler"]),
+        ("now()", WORKER + FACTS.format("handlers", "noop"), ["due"]),
+        ("now()", WORKER + AT_HTTP + FACTS.format("brokers", "kafka"), ["no_handler"]),
+        ("now()", WORKER + AT_HTTP + FACTS.format("brokers", "http"), ["due"]),
         ("now()", WORKER + "UPDATE tickwright.workers SET facts = '{\"handlers\": null}'", ["due"]),
         ("now()", GRANTED, ["due"]),
         ("now()", GRANTED + "UPDATE tickwright.workers SET lost_at = now() WHERE id = 2", ["no_place_granted"]),
@@ -313,19 +313,19 @@ HELD = "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1, 
         ("now()", HELD, ["lease_expired"]),
     ],
 )
-async def test_explain_names_what_stands_in_the_way(
+async def test_explain_names_each_obstacle(
     pool: Pool, service: JobService, at: str, before: str, codes: list[str]
 ) -> None:
-    """Each cause has its code and words, in the order of the chain."""
+    """Each cause has its code and text, in the order of the chain."""
     job = await insert(pool, "noop", at=at)
     await pool.execute(before)
-    said = await service.explain(job)
-    assert [reason.code for reason in said.reasons] == codes
-    assert said.summary == said.reasons[0].text
+    explanation = await service.explain(job)
+    assert [reason.code for reason in explanation.reasons] == codes
+    assert explanation.summary == explanation.reasons[0].text
 
 
-async def test_explain_counts_what_is_held_and_what_waits_before(pool: Pool, service: JobService) -> None:
-    """A saturated type says how many run and how many jobs are before this one."""
+async def test_explain_counts_held_jobs_and_those_before(pool: Pool, service: JobService) -> None:
+    """For a saturated type it says how many run and how many jobs are before this one."""
     await pool.execute("UPDATE tickwright.task_types SET concurrency = 1")
     await pool.execute(WORKER)
     first, _, last = [await insert(pool, "noop") for _ in range(3)]
@@ -340,8 +340,8 @@ async def test_explain_counts_what_is_held_and_what_waits_before(pool: Pool, ser
 
 
 @pytest.mark.parametrize("priority", [5, 0, -5])
-async def test_explain_counts_what_is_held_of_every_priority(pool: Pool, service: JobService, priority: int) -> None:
-    """A limit and the places of a worker are for the whole type; the jobs before this one are of its priority only."""
+async def test_explain_counts_held_jobs_of_every_priority(pool: Pool, service: JobService, priority: int) -> None:
+    """A limit and a worker's slots apply to the whole type; the jobs before this one are of its priority only."""
     await pool.execute(GRANTED + "UPDATE tickwright.type_grants SET granted = 1 WHERE worker = 2")
     held, waits = await insert(pool, "noop", priority=priority), await insert(pool, "noop")
     await insert(pool, "noop", priority=7, at="now() - interval '1 hour'")
@@ -353,8 +353,8 @@ async def test_explain_counts_what_is_held_of_every_priority(pool: Pool, service
     assert reason.text.startswith("1 of 1")
 
 
-async def test_a_job_whose_workers_are_full_says_so(database_url: str) -> None:
-    """Each heartbeat tells how many slots a worker has and how many of them are taken; the reason has both numbers."""
+async def test_explain_says_that_the_workers_are_full(database_url: str) -> None:
+    """Each heartbeat reports a worker's slots and how many are taken; the reason has both numbers."""
     may_end = asyncio.Event()
 
     async def long(_job: Job) -> None:
@@ -382,8 +382,8 @@ async def test_a_job_whose_workers_are_full_says_so(database_url: str) -> None:
         await engine.until(waits, "completed")
 
 
-async def test_a_job_whose_type_has_its_share_of_the_slots_says_so(database_url: str) -> None:
-    """The quarter that is free is for others: a worker of 256 slots runs 192 jobs of one type."""
+async def test_explain_says_that_the_type_has_its_share_of_the_slots(database_url: str) -> None:
+    """The free quarter is for other types: a worker of 256 slots runs 192 jobs of one type."""
     may_end = asyncio.Event()
 
     async def long(_job: Job) -> None:
@@ -408,15 +408,15 @@ async def test_a_job_whose_type_has_its_share_of_the_slots_says_so(database_url:
 
 
 async def test_one_refused_row_does_not_fail_the_calls_collected_with_it(pool: Pool, service: JobService) -> None:
-    """When PostgreSQL refuses a row that passed our checks, the other callers of the batch have their jobs."""
+    """PostgreSQL refuses a row that passed the checks: the other callers of the batch still have their jobs."""
     jobs = [NewJob("noop", payload='"ok"'), NewJob("noop", payload="not json"), NewJob("noop", payload="2")]
     answers = await asyncio.gather(*(service.enqueuer.schedule(job) for job in jobs), return_exceptions=True)
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     assert await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 2
 
 
-async def test_a_job_whose_type_has_its_share_of_the_threads_says_so(database_url: str) -> None:
-    """Slots are free, and its synchronous handlers hang: it said that a worker takes it with its next claim."""
+async def test_explain_says_that_the_type_has_its_share_of_the_threads(database_url: str) -> None:
+    """A regression: with free slots and hanging synchronous handlers, it said that the next claim takes the job."""
     may_end = threading.Event()
 
     def hangs(_job: Job) -> None:

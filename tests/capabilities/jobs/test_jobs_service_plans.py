@@ -1,4 +1,4 @@
-"""What listings and explanations read: their index from where they begin, never the whole table."""
+"""Rows that listings and explanations read: their index from where they begin, never the whole table."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ ROWS = 20_000
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[Connection]:
-    """A connection of the product's own pool, on a table with jobs that are due in an hour."""
+    """A connection of the product's pool, on a table with jobs that are due in an hour."""
     pool = await open_pool(database_url)
     async with pool.acquire() as made:
         await made.execute(
@@ -25,15 +25,15 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
 
 
 async def plan(connection: Connection, sql: str, types: str, arguments: str) -> str:
-    """The generic plan of ``sql``, which is what the product runs, with its row counts."""
+    """Return the generic plan of ``sql``, which the product runs, with its row counts."""
     await connection.execute(f"PREPARE asked ({types}) AS {sql}")
     rows = await connection.fetch(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) EXECUTE asked ({arguments})")
     await connection.execute("DEALLOCATE asked")
     return "\n".join(row[0] for row in rows)
 
 
-async def test_an_explanation_reads_only_what_is_due_before(connection: Connection) -> None:
-    """Jobs that are due later are not looked at."""
-    told = await plan(connection, search.EXPLAIN, "bigint", "5")
-    assert f"Rows Removed by Filter: {ROWS}" not in told, told
-    assert "scheduled_tasks_due" in told
+async def test_an_explanation_reads_only_jobs_due_before(connection: Connection) -> None:
+    """Jobs that are due later are not read."""
+    text = await plan(connection, search.EXPLAIN, "bigint", "5")
+    assert f"Rows Removed by Filter: {ROWS}" not in text, text
+    assert "scheduled_tasks_due" in text

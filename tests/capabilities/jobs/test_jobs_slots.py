@@ -1,4 +1,4 @@
-"""What a handler leaves behind for the task of its slot: another task goes on with it, and no other job is lost."""
+"""Cancellations and context that a handler leaves to the task of its slot: the slot continues, no other job is lost."""
 
 import asyncio
 import contextvars
@@ -35,7 +35,7 @@ async def _sound_ones_end(engine: Engine, within_s: float = 10) -> None:
 
 
 async def check_cancelled_while_idle(url: str, within_s: float = 10) -> None:
-    """A timer of an earlier handler cancels each slot, as one of a time limit of its own that was not taken back."""
+    """A timer of an earlier handler, never cancelled, cancels each slot."""
     async with running_engine(url, {"sound": _sound}, limits=WorkerLimits(concurrency=SLOTS, threads=1)) as engine:
         await _sound_ones_end(engine, within_s)
         for slot in list(engine.worker.runner._slots):
@@ -43,15 +43,15 @@ async def check_cancelled_while_idle(url: str, within_s: float = 10) -> None:
         await _sound_ones_end(engine, within_s)
 
 
-async def test_a_slot_goes_on_when_something_cancels_it_while_it_waits(database_url: str) -> None:
-    """The worker claimed jobs and ran none of them, for as long as it lived."""
+async def test_a_slot_continues_when_it_is_cancelled_while_it_waits(database_url: str) -> None:
+    """A regression: the worker claimed jobs and ran none of them, for as long as it lived."""
     await check_cancelled_while_idle(database_url)
 
 
 async def test_the_suite_notices_a_slot_that_is_not_replaced(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant: what has ended stays so."""
+    """A mutant: an ended slot is not replaced."""
     mutate(monkeypatch, Runner._replace, "self._slots[number] is ended", "False")
     with pytest.raises(AssertionError):
         await check_cancelled_while_idle(database_url, within_s=3)
@@ -60,7 +60,7 @@ async def test_the_suite_notices_a_slot_that_is_not_replaced(
 async def check_cancelled_while_woken(
     url: str, monkeypatch: pytest.MonkeyPatch, within_s: float = 10, *, wake: Any = Runner._wake_one
 ) -> None:
-    """A slot is cancelled in the turn in which it is woken: another one takes the job."""
+    """A slot is cancelled in the step of the loop in which it is woken: another one takes the job."""
     cancelled: list[asyncio.Task[None]] = []
 
     def wake_and_cancel(runner: Runner) -> None:
@@ -80,14 +80,14 @@ async def check_cancelled_while_woken(
 async def test_a_slot_that_is_cancelled_as_it_is_woken_wakes_others(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One cancellation stopped all slots of the worker."""
+    """A regression: one cancellation stopped all slots of the worker."""
     await check_cancelled_while_woken(database_url, monkeypatch)
 
 
 async def test_the_suite_notices_slots_that_wait_for_one_that_ended(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant: only a slot that goes on lets others be woken, and no other goes on in its place."""
+    """A mutant: only a slot that continues lets others be woken, and none replaces the ended one."""
     mutate(monkeypatch, Runner._replace, "self._slots[number] is ended", "False")
     mutate(
         monkeypatch,
@@ -110,8 +110,8 @@ class _Incomparable:
         raise _Base
 
 
-def test_context_variables_that_cannot_be_compared_are_others() -> None:
-    """Whatever their comparison raises: the slot's task ended with it."""
+def test_context_variables_that_cannot_be_compared_count_as_changed() -> None:
+    """Whatever their comparison raises: a regression, where the slot's task ended with it."""
     variable: contextvars.ContextVar[Any] = contextvars.ContextVar("of a handler")
     here, other = contextvars.Context(), contextvars.Context()
     for context in (here, other):
@@ -142,8 +142,8 @@ async def check_cancelled_beside_a_thread(url: str) -> None:
     assert starts == [1]
 
 
-async def test_a_cancellation_that_a_handler_left_behind_runs_no_synchronous_job_twice(database_url: str) -> None:
-    """Its thread cannot be stopped: the job was released, and ran in another thread beside it."""
+async def test_a_stale_cancellation_runs_no_synchronous_job_twice(database_url: str) -> None:
+    """Its thread cannot be stopped: a regression, where the job was released and ran in a second thread beside it."""
     await check_cancelled_beside_a_thread(database_url)
 
 
@@ -157,7 +157,7 @@ async def test_the_suite_notices_a_cancellation_that_leaves_a_thread_alone(
 
 
 async def check_cancelled_beside_a_stuck_thread(url: str) -> None:
-    """Something cancels a slot whose attempt has timed out, and whose thread goes on: both stay taken."""
+    """Something cancels a slot whose attempt has timed out, and whose thread still runs: both stay taken."""
     gate, started = threading.Event(), threading.Event()
 
     def blocks(_job: Job) -> None:
@@ -180,15 +180,15 @@ async def check_cancelled_beside_a_stuck_thread(url: str) -> None:
         await eventually_async(lambda: (runner.threads_busy, runner.threads_stuck) == (0, 0), what="it is back")
 
 
-async def test_a_cancellation_that_a_handler_left_behind_frees_no_stuck_thread(database_url: str) -> None:
-    """Jobs that had no thread were started, and their timeouts counted."""
+async def test_a_stale_cancellation_frees_no_stuck_thread(database_url: str) -> None:
+    """A regression: jobs without a thread were started, and their timeouts counted."""
     await check_cancelled_beside_a_stuck_thread(database_url)
 
 
-async def test_the_suite_notices_a_stuck_thread_that_is_taken_for_free(
+async def test_the_suite_notices_a_stuck_thread_that_counts_as_free(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant: each cancellation is one of a close."""
+    """A mutant: each cancellation counts as one of a close."""
     mutate(
         monkeypatch,
         Runner._wait_for_thread,
@@ -204,18 +204,18 @@ async def check_opened_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "CLOSE_WITHIN_S", 0.05)
     gate, started = asyncio.Event(), asyncio.Event()
 
-    async def deaf(_job: Job) -> None:
+    async def uncancellable(_job: Job) -> None:
         started.set()
         while not gate.is_set():
             with suppress(asyncio.CancelledError):
                 await gate.wait()
 
     async with running_engine(
-        url, {"deaf": deaf, "sound": _sound}, limits=WorkerLimits(concurrency=SLOTS, threads=1)
+        url, {"uncancellable": uncancellable, "sound": _sound}, limits=WorkerLimits(concurrency=SLOTS, threads=1)
     ) as engine:
         runner = engine.worker.runner
         try:
-            job = await engine.insert("deaf")
+            job = await engine.insert("uncancellable")
             await started.wait()
             await runner.close()
             runner.start()
@@ -229,17 +229,17 @@ async def check_opened_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(slots) == SLOTS
 
 
-async def test_what_goes_on_behind_a_close_is_known_until_it_ends(
+async def test_a_job_that_outlives_a_close_is_held_until_it_ends(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its slot went on as a second one of its number, and hid the jobs of the first: they could run twice."""
+    """A regression: its slot got its number twice and hid the first one's jobs, which could run twice."""
     await check_opened_again(database_url, monkeypatch)
 
 
 async def test_the_suite_notices_a_slot_that_outlives_its_close(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant: any slots that are open are its own."""
+    """A mutant: a slot continues while any slots are open, also those of a later start."""
     mutate(monkeypatch, Runner._slot, "self._generation is generation", "self._generation is not None")
     with pytest.raises(AssertionError):
         await check_opened_again(database_url, monkeypatch)

@@ -32,11 +32,11 @@ LONG = LeaseTerms(timedelta(minutes=10), timedelta(minutes=1))
 
 
 @dataclass
-class Crew:
-    """A handler whose attempts start and wait until they are let go.
+class Gated:
+    """A handler whose attempts start and wait until they may end.
 
     Attributes:
-        timeouts_s: What each attempt was given, in the order of starts.
+        timeouts_s: The timeout of each attempt, in the order of starts.
         running: Attempts that run now.
         most: Attempts that ran at once.
     """
@@ -60,19 +60,17 @@ async def _nothing(_job: Job) -> None:
     return None
 
 
-async def look_once_more(engine: Engine) -> None:
-    """Return when a claim has looked at every type again: a job that was inserted now has run."""
+async def claim_once_more(engine: Engine) -> None:
+    """Return when a claim has read every type again: a job that is inserted now has run."""
     job_id = await engine.insert("tick")
     await engine.until(job_id, "completed")
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (3, 3), (5, 2), (None, 3)])
-async def test_a_type_whose_settings_change_keeps_count_of_its_places(
-    database_url: str, before: int | None, after: int
-) -> None:
-    """What runs goes on and counts; what follows has the new target, timeout and limit, to the very place."""
-    old, new = Crew(), Crew()
+async def test_a_type_whose_settings_change_keeps_its_limit(database_url: str, before: int | None, after: int) -> None:
+    """Running attempts continue and count; later ones have the new target, timeout and limit exactly."""
+    old, new = Gated(), Gated()
 
     async def old_call(job: Job) -> None:
         await old(job)
@@ -94,11 +92,11 @@ async def test_a_type_whose_settings_change_keeps_count_of_its_places(
         await eventually_async(lambda: engine.worker.types()["few"].kind.target == "python:other")
         more = [await engine.insert("few") for _ in range(20)]
         await eventually_async(lambda: new.running == max(0, after - len(first)))
-        await look_once_more(engine)
+        await claim_once_more(engine)
         assert new.running == max(0, after - len(first))
         old.may_end.set()
         await eventually_async(lambda: new.running >= after)
-        await look_once_more(engine)
+        await claim_once_more(engine)
         assert new.running == after
         new.may_end.set()
         for job_id in [*first, *more]:
@@ -110,7 +108,7 @@ async def test_a_type_whose_settings_change_keeps_count_of_its_places(
 
 
 async def test_a_worker_that_comes_later_gets_its_share_of_a_limited_type(database_url: str) -> None:
-    """Who holds more than its share fills no place again that it should give back, however much work is waiting."""
+    """A worker with more than its share starts no job beyond it, however much work is waiting."""
     running: Counter[str] = Counter()
     kinds = {"few": TaskType("few", "python:few", concurrency=4)}
     places = asyncio.Semaphore(0)
@@ -139,35 +137,38 @@ async def test_a_worker_that_comes_later_gets_its_share_of_a_limited_type(databa
 @pytest.mark.parametrize("why", ["stops", "full"])
 async def test_a_worker_that_claims_nothing_leaves_its_share_of_a_limited_type(database_url: str, why: str) -> None:
     """While a worker stops, or its slots are full, workers with room run what the type's concurrency allows."""
-    ran, crew = list[int](), Crew()
+    ran, gated = list[int](), Gated()
     kinds = {"few": TaskType("few", "python:few", concurrency=1)}
 
     async def few(job: Job) -> None:
         ran.append(job.id)
 
-    handlers, limits = {"few": few, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
+    handlers, limits = {"few": few, "slow": gated.__call__, "slow_too": gated.__call__}, WorkerLimits(concurrency=4)
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as one:
         await eventually_async(lambda: one.worker.types()["few"].granted == 1)
         for name in ("slow", "slow_too") * 4:
             await one.insert(name)
         await eventually_async(lambda: one.worker.runner.busy == 4)
         async with running_engine(database_url, {"few": few}, kinds=kinds, terms=SHORT) as two:
-            ending = asyncio.create_task(one.worker.quiesce() if why == "stops" else asyncio.sleep(0))
+            stopping = asyncio.create_task(one.worker.quiesce() if why == "stops" else asyncio.sleep(0))
             job_id = await two.insert("few")
             await two.until(job_id, "completed", within_s=30)
             assert one.worker.runner.busy == 4
-            crew.may_end.set()
-            await ending
-    assert (ran, crew.most) == ([job_id], 4)
+            gated.may_end.set()
+            await stopping
+    assert (ran, gated.most) == ([job_id], 4)
 
 
 async def test_a_worker_that_has_room_again_gets_its_share_back(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it claims, from what is left; what the others hold is released without their heartbeats."""
-    monkeypatch.setattr(shared_limits, "AGAIN_MAX", 1000)  # on a busy machine the others take long to hear of it
-    crew, kinds = Crew(), {"few": TaskType("few", "python:few", concurrency=4)}
-    handlers, limits = {"few": _nothing, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
+    """Before it claims, from what is free; what the others hold is released without their heartbeats."""
+    monkeypatch.setattr(shared_limits, "AGAIN_MAX", 1000)  # on a busy machine the others take long to notice
+    gated, kinds = Gated(), {"few": TaskType("few", "python:few", concurrency=4)}
+    handlers, limits = (
+        {"few": _nothing, "slow": gated.__call__, "slow_too": gated.__call__},
+        WorkerLimits(concurrency=4),
+    )
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as one:
         for name in ("slow", "slow_too") * 2:
             await one.insert(name)
@@ -179,7 +180,7 @@ async def test_a_worker_that_has_room_again_gets_its_share_back(
         async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as two:
             await eventually_async(lambda: two.worker.types()["few"].granted == 4, 30)
             one.session.terms = LONG
-            crew.may_end.set()
+            gated.may_end.set()
             granted = [engine.worker.types()["few"] for engine in (one, two)]
             renewed = two.session._renewed_s
             await eventually_async(lambda: [entry.granted for entry in granted] == [2, 2], 30)
@@ -188,7 +189,7 @@ async def test_a_worker_that_has_room_again_gets_its_share_back(
 
 
 async def test_a_rate_that_is_raised_by_less_than_a_factor_of_two_counts_at_once(database_url: str) -> None:
-    """What the former rate has given away is further ahead than any claim at this one takes."""
+    """The former rate has assigned instants further ahead than any claim at this rate takes."""
     kinds = {"paced": TaskType("paced", "python:paced", rate_per_s=1 / 4000)}
     async with running_engine(database_url, {"paced": _nothing}, kinds=kinds, terms=SHORT) as engine:
         await engine.until(await engine.insert("paced"), "completed")
@@ -197,16 +198,19 @@ async def test_a_rate_that_is_raised_by_less_than_a_factor_of_two_counts_at_once
         await engine.until(job_id, "processing", within_s=30)
 
 
-async def test_a_type_is_run_beside_a_backlog_that_fills_every_slot(database_url: str) -> None:
-    """A worker asks for its share before it fills the place that came free, so that the limited type has its turn."""
-    crew, kinds = Crew(), {"few": TaskType("few", "python:few", concurrency=1)}
-    handlers, limits = {"few": _nothing, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
+async def test_a_limited_type_runs_beside_a_backlog_that_fills_every_slot(database_url: str) -> None:
+    """A worker requests its share before it fills the slot that became free."""
+    gated, kinds = Gated(), {"few": TaskType("few", "python:few", concurrency=1)}
+    handlers, limits = (
+        {"few": _nothing, "slow": gated.__call__, "slow_too": gated.__call__},
+        WorkerLimits(concurrency=4),
+    )
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as engine:
         for name in ("slow", "slow_too") * 20:
             await engine.insert(name)
         await eventually_async(lambda: engine.worker._limits.withheld, 30)
         job_id = await engine.insert("few")
-        crew.may_end.set()
+        gated.may_end.set()
         await engine.until(job_id, "completed", within_s=30)
 
 
@@ -215,8 +219,8 @@ async def test_a_type_is_run_beside_a_backlog_that_fills_every_slot(database_url
 async def test_a_worker_leaves_its_share_of_a_type_that_it_can_no_longer_run(
     database_url: str, concurrency: int, runs: int
 ) -> None:
-    """The target moves to a handler that newer workers have: they run all that may run beside what it still runs."""
-    old, new, kinds = Crew(), Crew(), {"few": TaskType("few", "python:few", concurrency=concurrency)}
+    """The target moves to a handler of newer workers: they run all that may run beside the older worker's jobs."""
+    old, new, kinds = Gated(), Gated(), {"few": TaskType("few", "python:few", concurrency=concurrency)}
     handlers = {"few": old.__call__}
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT) as one:
         for _ in range(runs):
@@ -229,7 +233,7 @@ async def test_a_worker_leaves_its_share_of_a_type_that_it_can_no_longer_run(
             await two.pool.execute(
                 "UPDATE tickwright.task_types SET target = 'python:few_v2', version = version + 1 WHERE name = 'few'"
             )
-            await eventually_async(lambda: "few" not in one.worker.types(), what="the old one has heard of it")
+            await eventually_async(lambda: "few" not in one.worker.types(), what="the old one has read it")
             for _ in range(12):
                 await two.insert("few")
             await eventually_async(lambda: new.running == concurrency - runs, 30, what="the new one has the rest")
@@ -241,7 +245,7 @@ async def test_a_worker_leaves_its_share_of_a_type_that_it_can_no_longer_run(
 
 @asynccontextmanager
 async def held_between_claim_and_take_over(monkeypatch: pytest.MonkeyPatch, name: str) -> AsyncIterator[asyncio.Event]:
-    """Hold the first claim that brings jobs of a type before the worker hears of them; the event says that it did."""
+    """Hold the answer of the first claim that has jobs of a type; the event says that it arrived."""
     claim, arrived, may_go_on = ClaimStore.claim, asyncio.Event(), asyncio.Event()
 
     async def slow(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
@@ -258,10 +262,10 @@ async def held_between_claim_and_take_over(monkeypatch: pytest.MonkeyPatch, name
         may_go_on.set()
 
 
-async def test_places_kept_for_a_claim_that_brings_nothing_are_given_up(
+async def test_a_share_kept_for_a_claim_that_returns_nothing_is_released(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others waited for them until the next heartbeat of the one that had kept them."""
+    """A regression: the others waited for it until the next heartbeat of its worker."""
     claim, arrived, may_go_on = ClaimStore.claim, asyncio.Event(), asyncio.Event()
 
     async def slow(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
@@ -274,29 +278,29 @@ async def test_places_kept_for_a_claim_that_brings_nothing_are_given_up(
     kinds = {"few": TaskType("few", "python:few", concurrency=4)}
     async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as one:
         share = one.worker.types()["few"]
-        await eventually_async(lambda: share.granted == 4, what="it has all places")
+        await eventually_async(lambda: share.granted == 4, what="it has the whole share")
         monkeypatch.setattr(ClaimStore, "claim", slow)
         await arrived.wait()
         try:
             async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as two:
                 one.worker._types_changed()  # as with a heartbeat
-                await eventually_async(lambda: share.granted == 2, what="the first one has its part")
+                await eventually_async(lambda: share.granted == 2, what="the first one has its half")
                 kept = "SELECT granted FROM tickwright.type_grants WHERE worker = $1"
                 assert await two.pool.fetchval(kept, one.session.token) == 4
                 may_go_on.set()
 
-                async def gives_up() -> bool:
+                async def is_released() -> bool:
                     return bool(await two.pool.fetchval(kept, one.session.token) == 2)
 
-                await eventually_async(gives_up, what="it keeps no more than its part")
+                await eventually_async(is_released, what="it keeps no more than its half")
         finally:
             may_go_on.set()
 
 
-async def test_a_change_behind_a_read_of_the_types_is_read_at_once(
+async def test_a_change_during_a_read_of_the_types_is_read_at_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was announced while the worker read them, and came with the next heartbeat."""
+    """A regression: it was notified while the worker read them, and was read at the next heartbeat."""
     load, has_read, may_go_on = load_types, asyncio.Event(), asyncio.Event()
 
     async def slow(connection: Any) -> Any:
@@ -311,13 +315,13 @@ async def test_a_change_behind_a_read_of_the_types_is_read_at_once(
         await engine.pool.execute(change, 7)
         await has_read.wait()
         await engine.pool.execute(change, 8)
-        await eventually_async(lambda: engine.worker._types_notified, what="it has heard of the change")
+        await eventually_async(lambda: engine.worker._types_notified, what="it is notified of the change")
         may_go_on.set()
         await eventually_async(lambda: engine.worker.types()["t"].kind.max_attempts == 8, what="it has read it")
 
 
-async def test_a_grant_counts_what_a_claim_under_way_brings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """J6: a worker that waits for its claim's answer gives nobody else the places that the answer will fill."""
+async def test_a_grant_counts_the_jobs_of_a_claim_under_way(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """J6: a worker that waits for its claim's answer leaves no share to others that the answer will use."""
     may_end = asyncio.Event()
     kinds = {"few": TaskType("few", "python:few", concurrency=4)}
 
@@ -347,10 +351,10 @@ async def test_a_grant_counts_what_a_claim_under_way_brings(database_url: str, m
     assert granted + on_their_way <= 4
 
 
-async def test_jobs_of_a_type_that_is_deleted_while_they_are_claimed_go_back(
+async def test_claimed_jobs_of_a_type_that_is_deleted_are_released(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They wait as those of any unknown type, no attempt counted; others in the same claim run; the worker goes on."""
+    """They wait like those of any unknown type, no attempt counted; others of the claim run; the worker continues."""
     ran: list[int] = []
 
     async def handler(job: Job) -> None:
@@ -373,7 +377,7 @@ async def test_jobs_of_a_type_that_is_deleted_while_they_are_claimed_go_back(
         for job_id in doomed:
             row = await engine.until(job_id, "pending")
             assert (row["status"], row["attempts"], row["owner"]) == SETTLED
-        await look_once_more(engine)
+        await claim_once_more(engine)
         assert ran == []
         await engine.pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('doomed', 'python:doomed')")
         for job_id in doomed:
@@ -381,51 +385,49 @@ async def test_jobs_of_a_type_that_is_deleted_while_they_are_claimed_go_back(
     assert sorted(ran) == doomed
 
 
-async def made_again(engine: Engine, name: str, **settings: Any) -> None:
-    """Delete a type and make it again; the worker has read both."""
+async def recreated(engine: Engine, name: str, **settings: Any) -> None:
+    """Delete a type and create it again; the worker has read both."""
     types = TaskTypes(engine.pool, lambda _: None)
     await types.delete(name, caller=OPERATOR)
     await eventually_async(lambda: name not in engine.worker.types(), what="the worker has read that it is deleted")
     await types.put(name, TaskTypeRequest(target=f"python:{name}", **settings), caller=OPERATOR)
     await eventually_async(lambda: name in engine.worker.types(), what="the worker has read that it is there")
-    await look_once_more(engine)
+    await claim_once_more(engine)
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_a_type_that_is_deleted_and_made_again_keeps_count_of_its_places(
-    database_url: str, threaded: bool
-) -> None:
-    """J6: what runs of it counts, however often; no attempt beyond its concurrency starts."""
-    crew, may_end = Crew(), threading.Event()
+async def test_a_type_that_is_deleted_and_recreated_keeps_its_concurrency(database_url: str, threaded: bool) -> None:
+    """J6: its running attempts count, however often it is recreated; none beyond its concurrency starts."""
+    gated, may_end = Gated(), threading.Event()
 
     async def few(job: Job) -> None:
-        await crew(job)
+        await gated(job)
 
     def few_in_threads(_job: Job) -> None:
-        crew.running += 1
-        crew.most = max(crew.most, crew.running)
+        gated.running += 1
+        gated.most = max(gated.most, gated.running)
         may_end.wait(60)
-        crew.running -= 1
+        gated.running -= 1
 
     kinds = {"few": TaskType("few", "python:few", concurrency=1)}
     handlers = {"few": few_in_threads if threaded else few, "tick": _nothing}
     async with running_engine(database_url, handlers, kinds=kinds) as engine:
         ids = [await engine.insert("few") for _ in range(4)]
-        await eventually_async(lambda: crew.running == 1, what="one runs")
+        await eventually_async(lambda: gated.running == 1, what="one runs")
         for _ in range(3):
-            await made_again(engine, "few", concurrency=1)
+            await recreated(engine, "few", concurrency=1)
             entry = engine.worker.types()["few"]
-            assert (crew.running, entry.held, entry.threads) == (1, 1, int(threaded))
-        crew.may_end.set()
+            assert (gated.running, entry.held, entry.threads) == (1, 1, int(threaded))
+        gated.may_end.set()
         may_end.set()
         for job_id in ids:
             assert (await engine.until(job_id, "completed"))["attempts"] == 1
         await eventually_async(lambda: entry.held == 0, what="none is held")
-    assert crew.most == 1
+    assert gated.most == 1
 
 
-async def test_a_type_that_is_deleted_and_made_again_keeps_its_distance(database_url: str) -> None:
-    """The next start is an hour behind the last one, although the row of the rate went with the type."""
+async def test_a_type_that_is_deleted_and_recreated_keeps_its_rate(database_url: str) -> None:
+    """The next start is an hour after the last one, although the rate's row was deleted with the type."""
     ran: list[int] = []
 
     async def seldom(job: Job) -> None:
@@ -434,10 +436,10 @@ async def test_a_type_that_is_deleted_and_made_again_keeps_its_distance(database
     kinds = {"seldom": TaskType("seldom", "python:seldom", rate_per_s=1 / 3600)}
     async with running_engine(database_url, {"seldom": seldom, "tick": _nothing}, kinds=kinds) as engine:
         await engine.until(await engine.insert("seldom"), "completed")
-        await made_again(engine, "seldom", rate_per_s=1 / 3600)
+        await recreated(engine, "seldom", rate_per_s=1 / 3600)
         later = await engine.insert("seldom")
         await eventually_async(lambda: engine.worker.runner.queued == 1, what="it is claimed and waits")
-        await look_once_more(engine)
+        await claim_once_more(engine)
         assert later not in ran
 
 
@@ -452,16 +454,16 @@ async def calling(url: str, receiver: HttpReceiver) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def test_a_callback_whose_endpoint_is_gone_waits_for_an_operator(database_url: str) -> None:
-    """HTTP 410 suspends the type: its jobs are not sent again, no attempt counts, and all run after it is enabled."""
+async def test_a_type_whose_endpoint_is_gone_waits_for_an_operator(database_url: str) -> None:
+    """HTTP 410 suspends the type: its jobs are not sent again, no attempt counts, and all run once it is enabled."""
     async with HttpReceiver() as receiver, calling(database_url, receiver) as engine:
         receiver.status = 410
         refused = await engine.insert("call")
-        row = await eventually_async(lambda: _gave_back(engine, refused))
+        row = await eventually_async(lambda: _released(engine, refused))
         assert (row["status"], row["attempts"], row["owner"]) == SETTLED
         assert await engine.pool.fetchval("SELECT gone_at IS NOT NULL FROM tickwright.task_types WHERE name = 'call'")
         later = await engine.insert("call")
-        await look_once_more(engine)
+        await claim_once_more(engine)
         assert len(receiver.received) == 1
         assert (await engine.job(later))["status"] == "pending"
         receiver.status = 200
@@ -473,8 +475,8 @@ async def test_a_callback_whose_endpoint_is_gone_waits_for_an_operator(database_
     )
 
 
-async def test_a_job_whose_endpoint_is_gone_is_held_until_its_type_waits(database_url: str) -> None:
-    """Nobody, in whichever worker, may claim it between the answer and the suspension."""
+async def test_a_job_whose_endpoint_is_gone_is_held_until_its_type_is_suspended(database_url: str) -> None:
+    """No worker may claim it between the answer and the suspension."""
     async with HttpReceiver() as receiver, calling(database_url, receiver) as engine:
         receiver.status = 410
         connection = await connect(database_url)
@@ -483,15 +485,15 @@ async def test_a_job_whose_endpoint_is_gone_is_held_until_its_type_waits(databas
         await connection.execute("SELECT FROM tickwright.task_types WHERE name = 'call' FOR UPDATE")
         job_id = await engine.insert("call")
         await eventually_async(lambda: engine.pool.fetchval("SELECT count(*) = 1 FROM pg_locks WHERE NOT granted"))
-        await look_once_more(engine)
+        await claim_once_more(engine)
         await engine.worker.result_writer.drained()
         assert (await engine.job(job_id))["status"] == "processing"
         await transaction.commit()
         await connection.close()
-        assert (await eventually_async(lambda: _gave_back(engine, job_id)))["attempts"] == 0
+        assert (await eventually_async(lambda: _released(engine, job_id)))["attempts"] == 0
     assert len(receiver.received) == 1
 
 
-async def _gave_back(engine: Engine, job_id: int) -> Any:
+async def _released(engine: Engine, job_id: int) -> Any:
     row = await engine.job(job_id)
     return row if row["status"] == "pending" and row["fence"] == 1 else None

@@ -30,7 +30,7 @@ SLOW = "UPDATE tickwright.task_types SET rate_per_s = 0.00001, version = version
 
 
 class Held:
-    """The job ``first`` keeps its slot until ``may_end``; every start of another job is noted."""
+    """The job ``first`` keeps its slot until ``may_end``; every start of another job is recorded."""
 
     def __init__(self) -> None:
         self.started: list[int] = []
@@ -41,11 +41,11 @@ class Held:
         await self.may_end.wait()
 
     async def waits(self, job: Job) -> None:
-        """Note a start."""
+        """Record a start."""
         self.started.append(job.id)
 
     def waits_in_thread(self, job: Job) -> None:
-        """Note a start in a thread."""
+        """Record a start in a thread."""
         self.started.append(job.id)
 
 
@@ -57,7 +57,7 @@ async def paused(engine: Engine, name: str, *, to: bool = True) -> None:
 
 
 async def rows(engine: Engine, ids: list[int]) -> list[tuple[Any, ...]]:
-    """Return what is written of the jobs."""
+    """Return the status, owner and attempts of the jobs."""
     found = [await engine.job(job_id) for job_id in ids]
     return [(row["status"], row["attempts"], row["owner"]) for row in found]
 
@@ -87,10 +87,10 @@ async def holding(
 
 
 @pytest.mark.parametrize(("threaded", "attempts"), [(False, 3), (False, 1), (True, 3)])
-async def test_claimed_jobs_that_wait_for_a_slot_do_not_start_once_their_type_is_paused(
+async def test_claimed_jobs_that_wait_for_a_slot_are_released_by_a_pause(
     database_url: str, monkeypatch: pytest.MonkeyPatch, threaded: bool, attempts: int
 ) -> None:
-    """They are released at once, their attempts do not count, and they run when the type is resumed."""
+    """When their type is paused, at once; their attempts do not count, and they run when the type is resumed."""
     held = Held()
     function = held.waits_in_thread if threaded else held.waits
     async with holding(database_url, held, monkeypatch, function, max_attempts=attempts) as (engine, ids):
@@ -109,10 +109,8 @@ async def test_claimed_jobs_that_wait_for_a_slot_do_not_start_once_their_type_is
 
 
 @pytest.mark.parametrize("attempts", [3, 1])
-async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_type_is_paused(
-    database_url: str, attempts: int
-) -> None:
-    """They are released; resumed, they run at their rate."""
+async def test_claimed_jobs_that_wait_for_their_rate_are_released_by_a_pause(database_url: str, attempts: int) -> None:
+    """When their type is paused; when it is resumed they run at their rate."""
     held = Held()
 
     async def handler(job: Job) -> None:
@@ -152,15 +150,15 @@ async def check_rate_is_lowered(database_url: str) -> None:
             await engine.until(await engine.insert("sound"), "completed")
 
 
-async def test_claimed_jobs_of_a_type_whose_rate_is_lowered_take_no_place_from_others(database_url: str) -> None:
-    """They were to start within half a second, now it is days: they are released, and the slots are the others'."""
+async def test_claimed_jobs_of_a_type_whose_rate_is_lowered_leave_slots_to_others(database_url: str) -> None:
+    """They were due within half a second, now within days: they are released, and other types have the slots."""
     await check_rate_is_lowered(database_url)
 
 
-async def test_what_a_claim_brings_of_a_type_whose_rate_is_set_meanwhile_is_released(
+async def test_jobs_of_a_claim_under_way_are_released_when_their_rate_is_set(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of rows, each with a start in some days, and no other type was claimed any more."""
+    """A regression: a claim took thousands of rows that start in days, and no other type was claimed any more."""
     held = Held()
     monkeypatch.setattr(Claimer, "_prefetch_by_type", lambda _claimer: Counter(t=500))
     claim, claims = ClaimStore.claim, list[int]()
@@ -188,8 +186,8 @@ async def test_what_a_claim_brings_of_a_type_whose_rate_is_set_meanwhile_is_rele
         assert len(held.started) <= 1 < claims[0]
 
 
-async def test_last_attempts_whose_start_is_far_away_keep_no_slot(database_url: str) -> None:
-    """They waited in slots, begun, until the rate let them start: for days, and a crash made them dead letters."""
+async def test_last_attempts_with_a_start_far_ahead_keep_no_slot(database_url: str) -> None:
+    """A regression: begun, they waited in slots for their rate, for days, and a crash made them dead letters."""
     begins = Begins()
     handlers = {"t": _sound, "sound": _sound}
     kinds, limits = {"t": policy("t", max_attempts=1), "sound": policy("sound")}, WorkerLimits(concurrency=8)
@@ -210,15 +208,15 @@ class Begins:
     """Lets last attempts wait for their begin.
 
     Attributes:
-        waiting: How many do.
-        may_begin: None waits any more.
+        waiting: How many wait.
+        may_begin: Set when none has to wait any more.
     """
 
     def __init__(self) -> None:
         self.waiting, self.may_begin = 0, asyncio.Event()
 
     def waits(self, begins: Callable[[Job], Awaitable[Begin]]) -> Callable[[Job], Awaitable[Begin]]:
-        """Return ``begins``, behind the wait."""
+        """Return ``begins`` after the wait."""
 
         async def waiting(job: Job) -> Begin:
             self.waiting += 1
@@ -229,7 +227,7 @@ class Begins:
 
 
 async def released_of(engine: Engine, name: str) -> bool:
-    """Whether no job of a type that waits has an attempt or an owner; at most one runs."""
+    """Whether no waiting job of a type has an attempt or an owner; at most one runs."""
     sql = (
         "SELECT count(*) FILTER (WHERE status = 'pending' AND attempts = 0 AND owner IS NULL) >= count(*) - 1 "
         "FROM ONLY tickwright.scheduled_tasks WHERE task_type = $1"
@@ -237,19 +235,19 @@ async def released_of(engine: Engine, name: str) -> bool:
     return bool(await engine.pool.fetchval(sql, name))
 
 
-async def test_the_mutant_that_keeps_what_was_claimed_at_a_higher_rate_is_caught(
+async def test_the_suite_notices_that_jobs_claimed_at_a_higher_rate_are_kept(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is released only where the type waits."""
+    """They are released only where the type is paused or suspended."""
     mutate(monkeypatch, JobWorker._adopt, "kind.waits or is_slower", "kind.waits")
     with pytest.raises(AssertionError, match="all but the next one are released"):
         await check_rate_is_lowered(database_url)
 
 
-async def test_what_a_claim_brings_of_a_paused_type_is_released(
+async def test_jobs_of_a_claim_under_way_are_released_when_their_type_is_paused(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim was under way when the worker read that the type is paused."""
+    """The claim is under way when the worker reads that the type is paused."""
     held, kept = Held(), dict[int, bool]()
     async with holding(database_url, held, monkeypatch, held.waits) as (engine, _):
         worker, take = engine.worker, engine.worker.take
@@ -262,5 +260,5 @@ async def test_what_a_claim_brings_of_a_paused_type_is_released(
 
         monkeypatch.setattr(worker, "take", pause_first)
         late = await engine.insert("t")
-        await eventually_async(lambda: late in kept, what="a claim has brought it")
+        await eventually_async(lambda: late in kept, what="a claim has returned it")
         assert kept[late] is False

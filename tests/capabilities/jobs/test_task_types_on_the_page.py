@@ -1,4 +1,4 @@
-"""Task types as a page edits and watches them: in part, against a version, with figures from real workers."""
+"""Task types as the dashboard edits and shows them: partial changes, with a version, and figures of real workers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,8 +21,8 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
         yield running
 
 
-async def test_a_change_touches_what_it_names_and_nothing_else(api: RunningApi) -> None:
-    """Null takes a limit away, what is left out stays, and an unknown field is a mistake."""
+async def test_a_change_sets_only_the_fields_that_it_names(api: RunningApi) -> None:
+    """Null removes a limit, a missing field stays, and an unknown field is an error."""
     whole = {"target": "python:noop", "timeout": "7s", "concurrency": 4, "rate_per_s": 2.5, "final_statuses": [404]}
     before = (await api.admin.send("PUT", "/v1/task-types/noop", whole)).json["task_type"]
     answer = await api.admin.send("PATCH", "/v1/task-types/noop", {"concurrency": None, "max_attempts": 9})
@@ -37,7 +37,7 @@ async def test_a_change_touches_what_it_names_and_nothing_else(api: RunningApi) 
 
 
 async def test_an_edit_of_an_older_version_changes_nothing(api: RunningApi) -> None:
-    """Two people with one form: the second is told, with the version that there is now; also when both send at once."""
+    """Two users with one form: the second gets an error with the present version; also when both send at once."""
     version = (await api.admin.get("/v1/task-types/noop")).json["version"]
     edits = [
         api.admin.send("PATCH", "/v1/task-types/noop", {"version": version, "max_attempts": number})
@@ -51,8 +51,8 @@ async def test_an_edit_of_an_older_version_changes_nothing(api: RunningApi) -> N
     assert (await api.admin.get("/v1/task-types/noop")).json == done
 
 
-async def test_a_target_that_is_signed_from_now_on_gets_its_secret_once(api: RunningApi) -> None:
-    """As with a put; and a change that keeps the target asks nobody again whether it may."""
+async def test_a_new_signed_target_gets_its_secret_once(api: RunningApi) -> None:
+    """As with a PUT; a change that keeps the target does not check again whether it is allowed."""
     change = {"target": "https://example.org/hook"}
     assert (await api.admin.send("PATCH", "/v1/task-types/noop", change)).json["secret"].startswith("whsec_")
     assert "secret" not in {
@@ -62,8 +62,8 @@ async def test_a_target_that_is_signed_from_now_on_gets_its_secret_once(api: Run
     }
 
 
-async def test_figures_say_what_waits_and_what_workers_did(database_url: str) -> None:
-    """Counts from the tables, rates and failures from the heartbeats; unknown until a worker was heard twice."""
+async def test_figures_show_waiting_jobs_and_what_workers_did(database_url: str) -> None:
+    """Counts from the tables, rates and failures from the heartbeats; unknown before a worker's second heartbeat."""
 
     async def flaky(job: Job) -> None:
         if job.id % 2:
@@ -98,8 +98,8 @@ async def test_figures_say_what_waits_and_what_workers_did(database_url: str) ->
         assert seen.finished_per_s.failed > 0
 
 
-async def test_however_many_ask_for_figures_the_database_is_asked_once_a_second(api: RunningApi) -> None:
-    """A page in every browser costs as much as one."""
+async def test_figures_are_queried_once_a_second_for_any_number_of_requests(api: RunningApi) -> None:
+    """A dashboard in every browser costs as much as one."""
     types = TypesNow(api.pool)
     answers = await asyncio.gather(*(types.figures() for _ in range(50)))
     assert all(answer is answers[0] for answer in answers)

@@ -1,4 +1,4 @@
-"""Receivers of alerts: told once of each change, signed, in order, also after they were down; no secret is shown."""
+"""Receivers of alerts: one signed message per change, in order, also after an outage; no secret is shown."""
 
 import asyncio
 import json
@@ -33,8 +33,8 @@ GONE = "UPDATE tickwright.task_types SET gone_at = now() WHERE name = $1"
 BACK = "UPDATE tickwright.task_types SET gone_at = NULL WHERE name = $1"
 
 
-class World:
-    """A relay's world with receivers of alerts and an alerting loop that a test turns by hand."""
+class AlertWorld:
+    """A relay's world with receivers of alerts, and an alerting loop of which a test runs single rounds."""
 
     def __init__(self, relays: RelayWorld, lease: Lease, allow_target: Any) -> None:
         self.relays, self.pool, self.http = relays, relays.pool, relays.receiver
@@ -54,14 +54,14 @@ class World:
         """Evaluate the rules once."""
         await self.loop.round(self.lease)
 
-    async def breaks(self, name: str = "mail") -> None:
+    async def fire(self, name: str = "mail") -> None:
         """Let an alert about the task type fire."""
         if not await self.pool.fetchval("SELECT count(*) FROM tickwright.task_types WHERE name = $1", name):
             await self.pool.execute(TYPE, name)
         await self.pool.execute(GONE, name)
         await self.round()
 
-    async def mends(self, name: str = "mail") -> None:
+    async def resolve(self, name: str = "mail") -> None:
         """Let it be resolved."""
         await self.pool.execute(BACK, name)
         await self.round()
@@ -71,19 +71,19 @@ class World:
         async with self.relays.running(self.relays.relay(brokers=self.brokers)):
             await self.relays.emptied()
 
-    def told(self) -> list[tuple[str, str]]:
-        """Event and subject of what came, in order."""
+    def received_events(self) -> list[tuple[str, str]]:
+        """Event and subject of the received messages, in order."""
         bodies = [json.loads(one.body) for one in self.http.received]
         return [(body["event"], body["subject"]) for body in bodies]
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
+async def world(database_url: str) -> AsyncIterator[AlertWorld]:
     """A world in which loopback may be reached."""
     async with relay_world(database_url) as relays:
         lease = await Leases(relays.pool, owner="test", terms=LONG).take("alerting")
         assert lease is not None
-        yield World(relays, lease, target_check(Settings(allow_targets="127.0.0.1")))
+        yield AlertWorld(relays, lease, target_check(Settings(allow_targets="127.0.0.1")))
 
 
 @pytest.fixture
@@ -94,22 +94,22 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 
 def verified(secret: str, one: Received) -> Any:
-    """Return what a receiver reads, when it knows this secret."""
+    """Return what a receiver with this secret reads."""
     return Webhook(secret).verify(one.body, lowered(one.headers))
 
 
 def lowered(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers as a framework hands them over."""
+    """Return headers in lower case, as a framework does."""
     return {name.lower(): value for name, value in headers.items()}
 
 
-async def test_a_receiver_is_told_signed_that_an_alert_fired_and_that_it_is_over(world: World) -> None:
-    """One message per change, however often it is seen; the specification's own library accepts the signature."""
+async def test_a_receiver_gets_a_signed_message_at_the_start_and_end_of_an_alert(world: AlertWorld) -> None:
+    """One message per change, however often it is evaluated; the specification's library accepts the signature."""
     secret = await world.put()
-    await world.breaks()
+    await world.fire()
     await world.round()
     await world.round()
-    await world.mends()
+    await world.resolve()
     await world.round()
     await world.deliver()
     fired, resolved = (verified(secret, one) for one in world.http.received)
@@ -128,15 +128,15 @@ async def test_a_receiver_is_told_signed_that_an_alert_fired_and_that_it_is_over
         verified("whsec_" + "x" * 43 + "=", world.http.received[0])
 
 
-async def test_of_very_many_alerts_at_once_twenty_are_told_and_how_many_more(world: World) -> None:
-    """The last of them has the number; those that were told are told when they are resolved, and the others are not."""
+async def test_of_many_alerts_at_once_twenty_are_sent_and_the_number_of_the_rest(world: AlertWorld) -> None:
+    """The last of them has the number; these are sent again when they are resolved, and the others are not."""
     await world.put()
     await world.pool.execute(
         "INSERT INTO tickwright.task_types (name, target, gone_at) "
         "SELECT 't' || n, 'python:x', now() FROM generate_series(1, 50) AS n"
     )
     await world.round()
-    await world.breaks("later")
+    await world.fire("later")
     await world.pool.execute("UPDATE tickwright.task_types SET gone_at = NULL")
     await world.round()
     await world.deliver()
@@ -152,39 +152,39 @@ async def test_of_very_many_alerts_at_once_twenty_are_told_and_how_many_more(wor
     assert last["summary"].endswith(" And 30 more like this: see tickwright alerts.")
 
 
-async def test_a_second_fault_is_told_again(world: World) -> None:
-    """What fires after it was resolved is a new alert, and a new message."""
+async def test_a_second_fault_is_sent_again(world: AlertWorld) -> None:
+    """An alert that fires after it was resolved is a new alert, and a new message."""
     await world.put()
     for _ in range(2):
-        await world.breaks()
-        await world.mends()
+        await world.fire()
+        await world.resolve()
     await world.deliver()
-    assert world.told() == [("fired", "mail"), ("resolved", "mail")] * 2
+    assert world.received_events() == [("fired", "mail"), ("resolved", "mail")] * 2
     assert len({json.loads(one.body)["alert_id"] for one in world.http.received}) == 2
 
 
-async def test_a_receiver_hears_of_the_rules_and_severities_that_it_wants(world: World) -> None:
-    """A row is written for those only who want it; several receivers have a row each."""
+async def test_a_receiver_gets_messages_of_its_rules_and_severities_only(world: AlertWorld) -> None:
+    """A row is written only for receivers with that filter; several receivers have a row each."""
     await world.put("all")
     await world.put("critical", severity_min="critical")
     await world.put("warnings", severity_min="warning")
     await world.put("other", rules=["no_live_worker", "threads_stuck"])
     await world.put("this", rules=["task_type_gone"])
-    await world.breaks()
+    await world.fire()
     rows = await world.pool.fetch("SELECT destination, key FROM tickwright.outbox ORDER BY id")
     assert [row["destination"] for row in rows] == ["alert:all", "alert:this", "alert:warnings"]
     assert {row["key"] for row in rows} == {"task_type_gone/mail"}
 
 
 @pytest.mark.parametrize("how", ["refuses", "is dead"])
-async def test_a_receiver_that_is_down_gets_all_of_it_later_and_in_order(world: World, how: str) -> None:
-    """Nothing is lost while it is down; each alert's messages arrive in the order of the changes, one of each."""
+async def test_a_receiver_that_is_down_gets_all_of_it_later_and_in_order(world: AlertWorld, how: str) -> None:
+    """Nothing is lost during its outage; each alert's messages arrive in the order of the changes, one of each."""
     await world.put()
     if how == "refuses":
         world.http.status = 503
     else:
         await world.http.stop()
-    changes = [world.breaks, world.mends, world.breaks, world.mends]
+    changes = [world.fire, world.resolve, world.fire, world.resolve]
     async with world.relays.running(world.relays.relay(brokers=world.brokers)):
         for change in changes:
             await change()
@@ -199,21 +199,23 @@ async def test_a_receiver_that_is_down_gets_all_of_it_later_and_in_order(world: 
         if how == "refuses":
             world.http.status = 200
         else:
-            async with HttpReceiver() as successor:  # a receiver that moved: what waits follows it
+            async with HttpReceiver() as successor:  # a receiver with a new address: waiting messages follow it
                 await world.receivers.put("ops", ReceiverRequest(url=successor.url), caller=ADMIN)
                 await world.relays.emptied()
                 world.http.received[seen:] = successor.received
         await world.relays.emptied()
-    told = [(json.loads(one.body)["event"], json.loads(one.body)["subject"], one.id) for one in world.http.received]
-    last = list({message_id: (event, subject) for event, subject, message_id in told[seen:]}.items())
-    assert len(last) == len(told[seen:]) == 8, "each was accepted once"
+    received_events = [
+        (json.loads(one.body)["event"], json.loads(one.body)["subject"], one.id) for one in world.http.received
+    ]
+    last = list({message_id: (event, subject) for event, subject, message_id in received_events[seen:]}.items())
+    assert len(last) == len(received_events[seen:]) == 8, "each was accepted once"
     for subject in ("mail", "other"):
         assert [event for _, (event, about) in last if about == subject] == ["fired", "resolved"] * 2
-    assert len({message_id for _, _, message_id in told}) == 8, "equal on every attempt"
+    assert len({message_id for _, _, message_id in received_events}) == 8, "equal on every attempt"
 
 
 class RefusesAtFirst(HttpReceiver):
-    """Refuses what fired until it comes again; what it accepted is ``accepted``."""
+    """Refuses messages of firing alerts until they are sent again; ``accepted`` has what it accepted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,17 +230,17 @@ class RefusesAtFirst(HttpReceiver):
         return await super()._receive(request)
 
 
-async def test_an_alert_is_never_over_before_it_fired(world: World) -> None:
+async def test_an_alerts_end_is_never_sent_before_its_start(world: AlertWorld) -> None:
     """While a message is being retried, later ones of the same rule and subject wait for it."""
     async with RefusesAtFirst() as receiver:
         await world.put(url=receiver.url)
-        for change in (world.breaks, world.mends, world.breaks, world.mends):
+        for change in (world.fire, world.resolve, world.fire, world.resolve):
             await change()
         await world.deliver()
     assert receiver.accepted == ["fired", "resolved"] * 2
 
 
-async def test_a_round_that_is_cut_off_tells_nobody_and_the_next_one_tells_once(world: World) -> None:
+async def test_a_round_that_is_cut_off_sends_nothing_and_the_next_one_sends_once(world: AlertWorld) -> None:
     """The alert and its messages are one transaction: both are there, or neither."""
     await world.put()
     await world.pool.execute(TYPE, "mail")
@@ -255,7 +257,7 @@ async def test_a_round_that_is_cut_off_tells_nobody_and_the_next_one_tells_once(
                 "AND datname = current_database() AND pid <> pg_backend_pid()"
             )
 
-        pid = await eventually_async(waiting, what="the round tells")
+        pid = await eventually_async(waiting, what="the round writes messages")
         await world.pool.execute("SELECT pg_terminate_backend($1)", pid)
         with pytest.raises(UNAVAILABLE):
             await cut_off
@@ -264,14 +266,14 @@ async def test_a_round_that_is_cut_off_tells_nobody_and_the_next_one_tells_once(
     assert await world.relays.left() == 0
     await world.round()
     await world.deliver()
-    assert world.told() == [("fired", "mail")]
+    assert world.received_events() == [("fired", "mail")]
 
 
-async def test_an_evaluator_that_was_overtaken_tells_nobody(world: World) -> None:
-    """Without the lease there is no alert and no message."""
+async def test_an_evaluator_without_the_lease_sends_nothing(world: AlertWorld) -> None:
+    """There is neither an alert nor a message."""
     await world.put()
     await Leases(world.pool, owner="operator").break_lease("alerting")
-    await world.breaks()
+    await world.fire()
     assert await world.relays.left() == 0
 
 
@@ -286,7 +288,7 @@ async def test_an_evaluator_that_was_overtaken_tells_nobody(world: World) -> Non
         ("https://user@example.org/", "invalid_target"),
     ],
 )
-async def test_a_url_that_may_not_be_reached_is_refused_when_it_is_put(world: World, url: str, code: str) -> None:
+async def test_a_url_that_may_not_be_reached_is_refused_when_it_is_put(world: AlertWorld, url: str, code: str) -> None:
     """The same check as for the target of a task type; nothing is stored."""
     with pytest.raises(Rejected) as caught:
         await world.put(url=url)
@@ -294,25 +296,25 @@ async def test_a_url_that_may_not_be_reached_is_refused_when_it_is_put(world: Wo
     assert await world.receivers.list() == []
 
 
-async def test_a_url_that_may_not_be_reached_any_more_is_a_dead_letter(world: World) -> None:
-    """The address is judged again when a message leaves, whoever wrote the row; nothing is connected to."""
+async def test_a_message_to_a_url_that_is_no_longer_allowed_is_a_dead_letter(world: AlertWorld) -> None:
+    """The address is checked again when a message is sent, whichever program wrote the row; nothing is connected to."""
     await world.put()
     await world.pool.execute("UPDATE tickwright.alert_receivers SET url = 'https://169.254.169.254/'")
-    await world.breaks()
+    await world.fire()
     await world.deliver()
     [dead] = await world.relays.dead()
     assert dead["error_message"].startswith("ssrf_blocked: ")
     assert world.http.received == []
 
 
-async def test_a_rotated_secret_signs_what_waits_already(world: World) -> None:
-    """Both sign during the overlap; without one only the new one does."""
+async def test_a_rotated_secret_signs_waiting_messages(world: AlertWorld) -> None:
+    """Both secrets sign during the overlap; without one only the new one does."""
     first = await world.put()
-    await world.breaks()
+    await world.fire()
     second = (await world.receivers.rotate_secret("ops", caller=ADMIN)).secret
     await world.deliver()
     third = (await world.receivers.rotate_secret("ops", caller=ADMIN, overlap=timedelta())).secret
-    await world.mends()
+    await world.resolve()
     await world.deliver()
     for secret in (first, second):
         assert verified(secret, world.http.received[0])["event"] == "fired"
@@ -321,54 +323,54 @@ async def test_a_rotated_secret_signs_what_waits_already(world: World) -> None:
     assert verified(third, world.http.received[1])["event"] == "resolved"
 
 
-async def test_nobody_gets_a_receivers_signature_for_an_address_of_his_own(world: World) -> None:
-    """Rows to an address are unsigned, also to a receiver's; a row never leaves to a receiver unsigned."""
+async def test_only_rows_to_a_receiver_get_its_signature(world: AlertWorld) -> None:
+    """Rows to an address are unsigned, also to a receiver's; a row to a receiver is never sent unsigned."""
     await world.put()
     await world.relays.put(world.http.url)
     await world.deliver()
     assert "webhook-signature" not in lowered(world.http.received[0].headers)
     await world.pool.execute("DELETE FROM tickwright.alert_receiver_secrets")
-    await world.breaks()
+    await world.fire()
     async with world.relays.running(world.relays.relay(brokers=world.brokers)):
 
-        async def says_why() -> Any:
+        async def has_its_reason() -> Any:
             return await world.pool.fetchval(
                 "SELECT error_message LIKE 'receiver_without_secret%' FROM tickwright.outbox"
             )
 
-        await eventually_async(says_why, what="the row waits with its reason")
+        await eventually_async(has_its_reason, what="the row waits with its reason")
     assert len(world.http.received) == 1
 
 
-async def test_a_weak_lock_of_another_session_holds_up_no_change(world: World) -> None:
-    """Such as ``PREPARE`` of an ``INSERT`` takes in an open transaction, without a right to the table."""
+async def test_a_weak_lock_of_another_session_delays_no_change(world: AlertWorld) -> None:
+    """As ``PREPARE`` of an ``INSERT`` takes in an open transaction, without a right to the table."""
     async with world.pool.acquire() as other, other.transaction():
         await other.execute("LOCK TABLE tickwright.alert_receivers IN ROW EXCLUSIVE MODE")
         await world.put()
 
 
-async def test_changes_at_once_keep_to_the_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each counts behind the one before it."""
+async def test_concurrent_changes_keep_to_the_bound(world: AlertWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change counts the ones before it."""
     monkeypatch.setattr(alert_receivers, "RECEIVERS_MAX", 3)
     done = await asyncio.gather(*(world.put(f"r{n}") for n in range(8)), return_exceptions=True)
     assert len(await world.receivers.list()) == 3
     assert {one.code for one in done if isinstance(one, Rejected)} == {"too_many_receivers"}
 
 
-async def test_a_receiver_that_is_deleted_hears_no_more(world: World) -> None:
-    """What waits for it goes with it; what is addressed to nobody is a dead letter, never a message."""
+async def test_a_deleted_receiver_gets_no_more_messages(world: AlertWorld) -> None:
+    """Its waiting messages are deleted with it; a later message to an unknown receiver is a dead letter."""
     await world.put()
     await world.put("kept")
-    await world.breaks()
+    await world.fire()
     await world.receivers.delete("ops", caller=ADMIN)
     await world.relays.put("alert:ops")
     await world.deliver()
-    assert world.told() == [("fired", "mail")]
+    assert world.received_events() == [("fired", "mail")]
     assert [row["error_message"].partition(":")[0] for row in await world.relays.dead()] == ["receiver_not_found"]
 
 
 async def test_a_secret_is_shown_once_and_nowhere_else(api: RunningApi, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not in a listing, the audit trail, the outbox, another put, or what is logged; nor is the rest of the url."""
+    """Not in a listing, the audit trail, the outbox, another PUT, or the log; nor is the rest of the URL."""
     body = {"url": "https://example.org/hook/door-key"}
     made = (await api.admin.send("PUT", "/v1/alerts/receivers/ops", body)).json
     rotated = (await api.admin.post("/v1/alerts/receivers/ops/rotate-secret", {"overlap": "1h"})).json
@@ -389,8 +391,8 @@ async def test_a_secret_is_shown_once_and_nowhere_else(api: RunningApi, capsys: 
     assert json.loads(shown["/v1/alerts/receivers"])["items"][0]["signing_secrets"] == 2
 
 
-async def test_only_admins_look_at_receivers_and_change_them(api: RunningApi) -> None:
-    """A url may open a door: viewers and operators see none."""
+async def test_only_admins_see_and_change_receivers(api: RunningApi) -> None:
+    """A URL may be a credential: viewers and operators see none."""
     for client in (api.viewer, api.operator):
         (await client.get("/v1/alerts/receivers")).says(403, "forbidden")
         (await client.get("/v1/alerts/receivers/ops")).says(403, "forbidden")
@@ -411,14 +413,14 @@ async def test_bad_input_is_refused(api: RunningApi) -> None:
     assert (await api.admin.get("/v1/alerts/receivers")).json["items"] == []
 
 
-def test_a_receivers_life_in_commands(database_url: str) -> None:
+def test_commands_for_receivers(database_url: str) -> None:
     """Put, change one thing, list, rotate, delete; the secret is shown by the first put and by a rotation."""
     env = environment(DATABASE_URL=database_url)
 
-    def ok(*words: str) -> Any:
-        said = tickwright("alerts", *words, "--json", env=env)
-        assert said.code == 0, said
-        return said.json
+    def ok(*arguments: str) -> Any:
+        result = tickwright("alerts", *arguments, "--json", env=env)
+        assert result.code == 0, result
+        return result.json
 
     made = ok("receivers", "put", "ops", "--url", "https://example.org/a", "--rule", "lateness")
     assert made["secret"].startswith("whsec_")

@@ -1,4 +1,4 @@
-"""Each alert fires in its fault and clears after it; the same trouble is one alert."""
+"""Each alert fires during its fault and is resolved after it; a lasting fault is one alert."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ WINDOWS = {
 
 
 def quick(rule: AlertRule) -> AlertRule:
-    """Return a rule that does not wait: ages of nothing and one dead row; windows stay as long as they are."""
+    """Return a rule that does not wait: ages of zero and one dead row; windows keep their length."""
     if rule.name in WINDOWS:
         return rule
     return replace(rule, bounds=tuple(timedelta() if isinstance(bound, timedelta) else 1 for bound in rule.bounds))
@@ -94,7 +94,7 @@ NO_JOBS = "DELETE FROM ONLY tickwright.scheduled_tasks"
 
 @dataclass(frozen=True)
 class Fault:
-    """What brings a rule about, its subject, and what ends it."""
+    """A rule, the SQL that causes its fault, the subject, and the SQL that ends it."""
 
     rule: str
     subject: str
@@ -105,9 +105,9 @@ class Fault:
 FAULTS = [
     Fault(
         "unknown_task_type",
-        "nobody",
-        JOB.format("nobody"),
-        "INSERT INTO tickwright.task_types (name, target) VALUES ('nobody', 'python:nobody')",
+        "unserved",
+        JOB.format("unserved"),
+        "INSERT INTO tickwright.task_types (name, target) VALUES ('unserved', 'python:unserved')",
     ),
     Fault(
         "task_type_gone",
@@ -266,7 +266,7 @@ async def lease(pool: asyncpg.Pool) -> Lease:
 
 
 def alerting(pool: asyncpg.Pool) -> Alerting:
-    """A loop with bounds of nothing."""
+    """An alerting loop with bounds of zero."""
     return Alerting(Leases(pool, owner="test"), rules=QUICK)
 
 
@@ -278,7 +278,7 @@ async def states(pool: asyncpg.Pool, rule: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.rule for fault in FAULTS])
 async def test_an_alert_fires_once_and_clears(pool: asyncpg.Pool, lease: Lease, fault: Fault) -> None:
-    """Nothing, then firing, still one row on the next look, then resolved."""
+    """No alert, then firing, still one row in the next round, then resolved."""
     loop = alerting(pool)
     await loop.round(lease)
     assert await states(pool, fault.rule) == []
@@ -294,8 +294,8 @@ async def test_an_alert_fires_once_and_clears(pool: asyncpg.Pool, lease: Lease, 
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.rule in SAID_TWICE], ids=lambda fault: fault.rule)
-async def test_a_fault_that_comes_back_is_a_second_alert(pool: asyncpg.Pool, lease: Lease, fault: Fault) -> None:
-    """The first one stays resolved: when it was over, and that it came back, are in the list."""
+async def test_a_recurring_fault_is_a_second_alert(pool: asyncpg.Pool, lease: Lease, fault: Fault) -> None:
+    """The first one stays resolved: the list shows when it ended, and that the fault recurred."""
     loop = alerting(pool)
     for change in (fault.cause, fault.cure, fault.cause):
         await pool.execute(change)
@@ -305,7 +305,7 @@ async def test_a_fault_that_comes_back_is_a_second_alert(pool: asyncpg.Pool, lea
 
 @dataclass(frozen=True)
 class Excuse:
-    """A fault that is none while something else is so."""
+    """A condition under which a fault raises no alert."""
 
     rule: str
     cause: str
@@ -346,7 +346,7 @@ EXCUSES = {
         "UPDATE tickwright.partners SET promised_since = now()",
         SINCE_YESTERDAY,
     ),
-    "a breaker that nobody needs": Excuse(
+    "a breaker without waiting polls": Excuse(
         "partner_breaker_open", OPENED, STATE, "UPDATE tickwright.partner_states SET open_until = now()"
     ),
     "a budget within the objective of the month": Excuse(
@@ -368,7 +368,7 @@ EXCUSES = {
         "UPDATE tickwright.poll_wheels SET judged_until = now() - interval '68 seconds'",
         "UPDATE tickwright.poll_wheels SET judged_until = now() - interval '73 seconds'",
     ),
-    "an account that is judged no more": Excuse(
+    "an account that is no longer judged": Excuse(
         "account_lag",
         LAGS,
         "UPDATE tickwright.account_lags SET due_at = now() - interval '155 minutes'",
@@ -378,8 +378,8 @@ EXCUSES = {
 
 
 @pytest.mark.parametrize("excuse", EXCUSES.values(), ids=EXCUSES.keys())
-async def test_what_has_an_excuse_is_no_fault(pool: asyncpg.Pool, lease: Lease, excuse: Excuse) -> None:
-    """Nothing fires while it holds: what is as it was set wakes nobody at night. Without it the same does."""
+async def test_an_excused_condition_raises_no_alert(pool: asyncpg.Pool, lease: Lease, excuse: Excuse) -> None:
+    """No alert fires while the excuse holds, such as an intended setting; without it the alert fires."""
     await pool.execute(f"{excuse.cause}; {excuse.excuse}")
     await alerting(pool).round(lease)
     assert await states(pool, excuse.rule) == []
@@ -388,10 +388,8 @@ async def test_what_has_an_excuse_is_no_fault(pool: asyncpg.Pool, lease: Lease, 
     assert [state for _, state in await states(pool, excuse.rule)] == ["firing"]
 
 
-async def test_polls_that_waited_for_the_end_of_quiet_hours_have_the_bound_to_be_taken(
-    pool: asyncpg.Pool, lease: Lease
-) -> None:
-    """Quiet until a moment ago: their hours of waiting are nobody's fault, and the consumers have only just begun."""
+async def test_the_age_of_waiting_polls_counts_from_the_end_of_quiet_hours(pool: asyncpg.Pool, lease: Lease) -> None:
+    """Quiet hours have just ended: the polls waited through them as intended, and the consumers have only begun."""
     rule = next(rule for rule in RULES if rule.name == "polls_wait")
     clock = "to_char(now() AT TIME ZONE 'UTC' - interval '{}', 'HH24:MI')"
     quiet_to = f"""UPDATE tickwright.partners
@@ -407,8 +405,8 @@ async def test_polls_that_waited_for_the_end_of_quiet_hours_have_the_bound_to_be
     assert await states(pool, "polls_wait") == [("dhl", "firing")]
 
 
-async def test_relays_are_looked_at_one_by_one(pool: asyncpg.Pool, lease: Lease) -> None:
-    """The shard that stands is named, whether its polls wait or are frozen into a batch, and no other."""
+async def test_relays_are_checked_one_by_one(pool: asyncpg.Pool, lease: Lease) -> None:
+    """The alert names the stalled shard, whether its polls wait or are frozen into a batch, and no other."""
     await pool.execute(
         """INSERT INTO tickwright.scheduler_outbox
                   (release_at, due_at, slot_id, partner_no, shard, ids, account_nos, external_ids, batch_no)
@@ -427,13 +425,13 @@ async def published(pool: asyncpg.Pool, number: int, first_offset: int, last_off
         await relay_store.mark_published(connection, 0, number, "polls", places)
 
 
-async def test_a_topic_made_anew_while_nobody_reads_has_a_lag(pool: asyncpg.Pool, lease: Lease) -> None:
-    """How far the group was in the old one counts no more; what a reader of the new one says stays."""
+async def test_a_recreated_topic_without_a_reader_has_a_lag(pool: asyncpg.Pool, lease: Lease) -> None:
+    """The group's position in the earlier topic no longer counts; the position of a reader of the new one stays."""
     await pool.execute("INSERT INTO tickwright.poll_relays (shard, batch_no) VALUES (0, 9)")
     await published(pool, 1, 900_000, 999_999)
     await pool.execute("INSERT INTO tickwright.poll_reads VALUES ('polls', 0, 1000500, 1000500, now())")
     await published(pool, 2, 1_000_000, 1_000_099)
-    assert await pool.fetchval("SELECT position FROM tickwright.poll_reads") == 1_000_500, "others' polls are read"
+    assert await pool.fetchval("SELECT position FROM tickwright.poll_reads") == 1_000_500, "the other polls are read"
     await alerting(pool).round(lease)
     assert await states(pool, "poll_group_lag") == []
     await published(pool, 3, 0, 999)
@@ -447,7 +445,7 @@ async def test_a_topic_made_anew_while_nobody_reads_has_a_lag(pool: asyncpg.Pool
 
 
 async def test_a_long_open_transaction_is_named_by_its_pid(pool: asyncpg.Pool, lease: Lease, database_url: str) -> None:
-    """Who keeps dead rows alive is said so that an operator can end it; it clears when the transaction ends."""
+    """The session that keeps dead rows alive is named, so that an operator can end it; the alert ends with it."""
     loop = alerting(pool)
     other = await asyncpg.connect(database_url)
     transaction = other.transaction(isolation="repeatable_read")
@@ -464,7 +462,7 @@ async def test_a_long_open_transaction_is_named_by_its_pid(pool: asyncpg.Pool, l
 async def test_a_transaction_that_only_holds_a_lock_is_named_too(
     pool: asyncpg.Pool, lease: Lease, app_role: AppRole
 ) -> None:
-    """It has no snapshot and no number, and keeps migrations waiting all the same; one that holds nothing does not."""
+    """It has no snapshot and no number, but keeps migrations waiting; a transaction that holds nothing is not named."""
     loop = alerting(pool)
     holder, idle = await connect(app_role.url), await connect(app_role.url)
     await idle.execute("BEGIN")
@@ -480,10 +478,10 @@ async def test_a_transaction_that_only_holds_a_lock_is_named_too(
     await idle.close()
 
 
-async def test_who_asks_for_a_lock_without_a_right_is_named(
+async def test_a_session_that_waits_for_a_lock_without_a_right_is_named(
     pool: asyncpg.Pool, lease: Lease, app_role: AppRole, other: asyncpg.Connection
 ) -> None:
-    """Its pid, its role and the table; not the owner who waits as well. It clears when neither waits any more."""
+    """Its pid, its role and the table; not the owner that waits as well. It ends when neither waits any more."""
     loop = alerting(pool)
     holder, asker = await connect(app_role.url), await connect(app_role.url)
     await holder.execute("BEGIN; PREPARE p AS SELECT FROM tickwright.api_keys")
@@ -504,8 +502,8 @@ async def test_who_asks_for_a_lock_without_a_right_is_named(
     await asker.close()
 
 
-async def test_a_late_type_is_found_behind_thousands_that_nobody_knows(pool: asyncpg.Pool, lease: Lease) -> None:
-    """Names that come before its own in the alphabet, each with a job that is due."""
+async def test_a_late_type_is_found_behind_thousands_of_unknown_ones(pool: asyncpg.Pool, lease: Lease) -> None:
+    """Names that sort before its own, each with a due job."""
     loop = alerting(pool)
     await pool.execute(WORKER)
     await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('work', 'python:work')")
@@ -524,7 +522,7 @@ async def test_a_late_type_is_found_behind_thousands_that_nobody_knows(pool: asy
 
 
 async def test_dead_letters_of_many_names_are_few_alerts(pool: asyncpg.Pool, lease: Lease) -> None:
-    """Those with many letters by their names, the rest as one, which stays as it is while names come and go."""
+    """Names with many letters have their own, the rest share one, which stays while names come and go."""
     loop = alerting(pool)
     add = (
         "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at) "
@@ -537,8 +535,8 @@ async def test_dead_letters_of_many_names_are_few_alerts(pool: asyncpg.Pool, lea
     assert sorted(await states(pool, "dead_letters")) == [("many others", "firing"), ("pg:often", "firing")]
 
 
-async def test_dead_letters_of_made_up_names_resolve_no_other_alert(pool: asyncpg.Pool, lease: Lease) -> None:
-    """A name below a hundredth may still have its letters: it is resolved when names are no longer folded."""
+async def test_dead_letters_of_arbitrary_names_resolve_no_other_alert(pool: asyncpg.Pool, lease: Lease) -> None:
+    """A name below a hundredth may still have its letters: its alert ends when names are no longer folded."""
     loop = alerting(pool)
     await pool.execute(f"{DUE}; UPDATE tickwright.scheduled_tasks SET status = 'failed'")
     await loop.round(lease)
@@ -556,7 +554,7 @@ async def test_dead_letters_of_made_up_names_resolve_no_other_alert(pool: asyncp
 async def test_dead_letters_of_an_address_without_a_path_name_its_host_and_port(
     pool: asyncpg.Pool, lease: Lease
 ) -> None:
-    """Whole, so that two hosts or ports are two alerts; where more follows, it is cut behind them."""
+    """Whole, so that two hosts or ports are two alerts; a longer address is cut after them."""
     bare = ["https://hooks1", "https://hooks2", "https://shop1.example:8443"]
     await pool.execute(
         "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at) "
@@ -568,10 +566,8 @@ async def test_dead_letters_of_an_address_without_a_path_name_its_host_and_port(
     assert sorted(subjects) == [*bare, "https://shop2.example:8443/…"]
 
 
-async def test_dead_letters_of_one_host_are_one_alert_that_tells_the_host_only(
-    pool: asyncpg.Pool, lease: Lease
-) -> None:
-    """What is behind the host, and a user before it, may be a credential: neither row, message nor log has it."""
+async def test_dead_letters_of_one_host_are_one_alert_with_the_host_only(pool: asyncpg.Pool, lease: Lease) -> None:
+    """The path, or a user before the host, may be a credential: neither row, message nor log has it."""
     loop = alerting(pool)
     await pool.execute("INSERT INTO tickwright.alert_receivers (name, url) VALUES ('ops', 'https://x.example/')")
     await pool.execute("DELETE FROM tickwright.outbox_dead")
@@ -596,13 +592,13 @@ async def test_dead_letters_of_one_host_are_one_alert_that_tells_the_host_only(
         ("a:b", "firing", 1),
     }
     assert len(rows) == 4
-    told = await pool.fetch("SELECT key, payload FROM tickwright.outbox WHERE destination = 'alert:ops'")
-    assert len([one for one in told if one["key"] == "dead_letters/https://hooks.example/…"]) == 2
-    assert "c4n4ry" not in f"{told}{rows}{logs}"
+    sent = await pool.fetch("SELECT key, payload FROM tickwright.outbox WHERE destination = 'alert:ops'")
+    assert len([one for one in sent if one["key"] == "dead_letters/https://hooks.example/…"]) == 2
+    assert "c4n4ry" not in f"{sent}{rows}{logs}"
 
 
 async def test_a_session_that_keeps_notifications_is_named(pool: asyncpg.Pool, database_url: str) -> None:
-    """It listens inside an open transaction; the bound is none here, as a real one takes gigabytes."""
+    """It listens inside an open transaction; the bound is zero here, as a real one takes gigabytes."""
     other = await connect(database_url)
     await other.execute("LISTEN mine")
     transaction = other.transaction()
@@ -641,7 +637,7 @@ async def test_dead_rows_fire_and_clear_with_a_vacuum(pool: asyncpg.Pool, lease:
 
 
 async def test_a_jump_of_the_databases_clock_fires_and_clears(pool: asyncpg.Pool, lease: Lease) -> None:
-    """The database's clock against the monotonic one: an hour's jump is an alert for five minutes."""
+    """The database's clock against the monotonic one: a jump of an hour is an alert for five minutes."""
     loop = alerting(pool)
     await loop.round(lease)
     assert await states(pool, CLOCK_JUMP.name) == []
@@ -654,7 +650,7 @@ async def test_a_jump_of_the_databases_clock_fires_and_clears(pool: asyncpg.Pool
 
 
 def test_a_slow_answer_is_no_jump() -> None:
-    """What the way of an answer may explain is not the clock's doing."""
+    """A difference that the answer's duration explains is no jump."""
     watch = ClockWatch()
     watch.sample(1000.0, 0.0, 0.0)
     watch.sample(1010.0, 10.0, 15.0)
@@ -664,16 +660,16 @@ def test_a_slow_answer_is_no_jump() -> None:
     assert watch.findings(15.0 + 301) == []
 
 
-async def test_an_overtaken_evaluator_writes_nothing(pool: asyncpg.Pool, lease: Lease) -> None:
-    """Two loops never argue: the one without the lease changes no alert."""
+async def test_an_evaluator_that_lost_the_lease_writes_nothing(pool: asyncpg.Pool, lease: Lease) -> None:
+    """Without the lease a loop changes no alert."""
     await pool.execute(FAULTS[0].cause)
     await Leases(pool, owner="operator").break_lease("alerting")
     await alerting(pool).round(lease)
     assert await states(pool, FAULTS[0].rule) == []
 
 
-async def test_every_role_may_carry_the_loop_and_one_of_them_evaluates(pool: asyncpg.Pool) -> None:
-    """Started three times it is evaluated by one; when that one stops another goes on."""
+async def test_of_the_loops_of_all_roles_one_evaluates(pool: asyncpg.Pool) -> None:
+    """Of three loops one evaluates; when that one stops another does."""
     loops = [alerting(pool) for _ in range(3)]
     tasks = [asyncio.create_task(loop.run()) for loop in loops]
     await eventually_async(lambda: sum(loop.leading for loop in loops) == 1)
@@ -684,7 +680,7 @@ async def test_every_role_may_carry_the_loop_and_one_of_them_evaluates(pool: asy
 
 
 async def test_two_changes_to_one_timeline_are_two_alerts(pool: asyncpg.Pool, lease: Lease) -> None:
-    """Two restores, or a move to another server and back: the same timeline twice, and the rules behind it go on."""
+    """Two restores, or a move to another server and back: the same timeline twice; later rules are still evaluated."""
     await pool.execute(
         "INSERT INTO tickwright.timelines (no, system_id, timeline, fence_floor) "
         "SELECT t.last + g, 42 + g, '00000007', 0 "
@@ -701,7 +697,7 @@ async def test_two_changes_to_one_timeline_are_two_alerts(pool: asyncpg.Pool, le
 
 @contextmanager
 def queries(loop: module.Alerting, **other: str) -> Iterator[None]:
-    """Ask these instead of the rules' own queries."""
+    """Run these queries instead of the rules' own."""
     own = dict(loop._rules)
     loop._rules.update({name: [replace(own[name][0], sql=sql)] for name, sql in other.items()})
     yield
@@ -709,7 +705,7 @@ def queries(loop: module.Alerting, **other: str) -> Iterator[None]:
 
 
 async def test_a_subject_that_a_rule_finds_twice_is_one_alert(pool: asyncpg.Pool, lease: Lease) -> None:
-    """Also of two subjects that are cut to the same text the first one counts."""
+    """Also for two subjects that are cut to the same text: the first one counts."""
     facts = "jsonb_build_object('gone_at', g)::text AS facts"
     long = f"SELECT repeat('x', 200 + g) AS subject, {facts} FROM generate_series(1, 2) AS g"
     loop = alerting(pool)
@@ -720,7 +716,7 @@ async def test_a_subject_that_a_rule_finds_twice_is_one_alert(pool: asyncpg.Pool
 
 
 async def check_failing_rule(pool: asyncpg.Pool, lease: Lease, patch: pytest.MonkeyPatch) -> None:
-    """A rule whose query fails is an alert itself; its own alerts stay, and those of the others come and go."""
+    """A rule whose query fails is itself an alert; its own alerts stay, and those of the others are evaluated."""
     loop = alerting(pool)
     await pool.execute(TYPE)
     await pool.execute(DUE.replace("known", "unknown"))
@@ -743,14 +739,14 @@ async def check_failing_rule(pool: asyncpg.Pool, lease: Lease, patch: pytest.Mon
 async def test_a_rule_that_fails_stops_no_other(
     pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is wrong with one rule is said, and costs the others nothing."""
+    """The failure of one rule is reported, and does not affect the others."""
     await check_failing_rule(pool, lease, monkeypatch)
 
 
 async def test_a_rule_that_is_too_slow_stops_no_other(
     pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is cancelled after a time of its own and is an alert itself; its own alerts stay until it is fast again."""
+    """It is cancelled after its own timeout and is itself an alert; its own alerts stay until it is fast again."""
     loop = alerting(pool)
     await pool.execute(TYPE)
     await pool.execute(DUE.replace("known", "unknown"))
@@ -773,10 +769,10 @@ async def test_a_rule_that_is_too_slow_stops_no_other(
     assert await states(pool, "unknown_task_type") == [("unknown", "resolved")]
 
 
-async def test_rules_that_a_long_round_leaves_out_come_first_in_the_next_one(
+async def test_rules_that_a_long_round_skips_come_first_in_the_next_one(
     pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a round has time for one rule only, each has its turn; one that fails is named and takes no other's."""
+    """With time for one rule per round each one has its round; a failing one is named and delays no other."""
     monkeypatch.setattr(module, "ROUND_S", 0.0)
     await pool.execute(f"{TYPE}; UPDATE tickwright.task_types SET gone_at = now(); {WORKER}")
     await pool.execute("UPDATE tickwright.workers SET lost_at = clock_timestamp()")
@@ -797,10 +793,8 @@ LATE = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at) SELECT {}
 MANY = LATE.format("'a{}x' || n") + " FROM generate_series(1, 1000) AS n"
 
 
-async def test_an_answer_that_was_cut_resolves_nothing_and_opens_a_bounded_number(
-    pool: asyncpg.Pool, lease: Lease
-) -> None:
-    """A type whose jobs wait behind a thousand made-up ones keeps its alert; what is over goes once all is read."""
+async def test_a_truncated_answer_resolves_nothing_and_opens_a_bounded_number(pool: asyncpg.Pool, lease: Lease) -> None:
+    """A type whose jobs wait behind a thousand others keeps its alert, which ends once all rows are read."""
     loop = alerting(pool)
     await pool.execute(LATE.format("'zzz'"))
     await loop.round(lease)
@@ -815,15 +809,17 @@ async def test_an_answer_that_was_cut_resolves_nothing_and_opens_a_bounded_numbe
     assert [one for one in await states(pool, "unknown_task_type") if one[1] == "firing"] == [("zzz", "firing")]
 
 
-async def test_a_missing_savepoint_is_found(pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a savepoint of its own, a rule that fails takes the whole round along."""
+async def test_a_missing_savepoint_is_detected(
+    pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its own savepoint a failing rule rolls back the whole round."""
     mutate(monkeypatch, Alerting._evaluate, "connection.transaction() if isolated else nullcontext()", "nullcontext()")
     with pytest.raises(asyncpg.InFailedSQLTransactionError):
         await check_failing_rule(pool, lease, monkeypatch)
 
 
-def test_a_rule_that_is_asked_less_often_is_asked_again_in_a_round_that_is_done_again() -> None:
-    """The first try of a round leaves nothing behind: its transaction was rolled back."""
+def test_a_rule_with_a_longer_period_runs_again_in_a_repeated_round() -> None:
+    """The first attempt of a round has no effect: its transaction was rolled back."""
     schedule, rule = RuleSchedule(), AlertRule("r", "info", "", every=timedelta(minutes=1))
     assert schedule.is_due(rule, 5.0)
     assert schedule.is_due(rule, 5.0)
@@ -831,17 +827,17 @@ def test_a_rule_that_is_asked_less_often_is_asked_again_in_a_round_that_is_done_
 
 
 def test_a_summary_never_fails_for_a_missing_fact() -> None:
-    """A rule's text and its query may drift apart; the alert is still written."""
+    """A rule's text and its query may differ; the alert is still written."""
     rule = AlertRule("r", "info", "{subject} {nothing}")
     assert summary_of(rule, Finding("s", {})) == "s ?"
 
 
 def test_names_are_unique() -> None:
-    """A rule's name is its identity in the table; what several plugins say of one is the same but for its query."""
+    """A rule's name identifies it in the table; rules of several plugins with one name differ only in their query."""
     kept: dict[str, tuple[object, ...]] = {}
     for rule in (*RULES, *OWN_RULES):
-        said = (rule.severity, rule.summary, rule.hold, rule.every)
-        assert kept.setdefault(rule.name, said) == said, rule.name
+        settings = (rule.severity, rule.summary, rule.hold, rule.every)
+        assert kept.setdefault(rule.name, settings) == settings, rule.name
     for plugin in PLUGINS:
         names = [rule.name for rule in plugin.alert_rules()]
         assert len(names) == len(set(names)), plugin.name

@@ -1,4 +1,4 @@
-"""What a rule leaves out, however much of it there is, hides nothing of what the rule is about."""
+"""Rows that a rule leaves out, however many there are, hide no rows that the rule is about."""
 
 import asyncpg
 import pytest
@@ -10,8 +10,8 @@ from tickwright.engine.outbox.table import lane_heads
 from tickwright.observe.alerts import AlertRule
 
 
-def parts_of(name: str) -> list[AlertRule]:
-    """Return what the plugins have of one rule."""
+def rules_of(name: str) -> list[AlertRule]:
+    """Return the rules of all plugins with one name."""
     return [rule for rule in RULES if rule.name == name]
 
 
@@ -25,7 +25,7 @@ SELECT 'E' || n, 'PAUSED', 50, 'it is down', now() - interval '1 day' FROM gener
 INSERT INTO tickwright.fanout_cursors (entity_code, task_type, failures, last_error, last_error_at)
 SELECT 'E' || n, 'LIVE', 20, 'HTTP 50' || n, now() + n * interval '1 second' FROM generate_series(1, 3) AS n;
 """
-LANES = """
+RANGES = """
 INSERT INTO tickwright.task_types (name, target) SELECT 'a' || n, 'python:a' FROM generate_series(1, 5) AS n;
 INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
 SELECT 'a' || n, now() - interval '1 hour', p FROM generate_series(1, 5) AS n, generate_series(-100, 100) AS p;
@@ -66,17 +66,17 @@ INSERT INTO tickwright.execution_chunks (execution_id, number, value) SELECT id,
     ("rule", "crowd", "subject", "fact"),
     [
         ("fanout_failing", MODULES, "LIVE", '"entity": "E3", "count": 3, "error": "HTTP 503"'),
-        ("unknown_task_type", LANES, "zzz", "{}"),
+        ("unknown_task_type", RANGES, "zzz", "{}"),
         ("unknown_task_type", NOT_DUE, "zzz", "{}"),
         ("report_failed", REPORTS, "sales", '"count": 1'),
         ("execution_failed", EXECUTIONS, "b1", '"count": 1'),
         ("execution_stalled", STALLED, "b1001", '"done": 0'),
     ],
 )
-async def test_what_a_rule_leaves_out_hides_nothing(
+async def test_rows_that_a_rule_leaves_out_hide_no_others(
     pool: asyncpg.Pool, rule: str, crowd: str, subject: str, fact: str
 ) -> None:
-    """Paused modules, registered types, jobs that are not due and the like are left out before anything is bounded."""
+    """Paused modules, registered types, jobs that are not due and the like are left out before the bound applies."""
     await pool.execute(crowd)
     rows = await pool.fetch(SQL[rule], *next(one.bounds for one in RULES if one.name == rule))
     assert [row["subject"] for row in rows] == [subject]
@@ -90,22 +90,22 @@ SELECT name, '{}' FROM (SELECT 'kafka:t' || n AS name FROM generate_series(1, 10
 """
 
 
-async def test_made_up_destinations_hide_no_message_that_waits(pool: asyncpg.Pool) -> None:
-    """A thousand destinations are walked by their hashes, and those of the oldest messages are read beside them."""
+async def test_arbitrary_destinations_hide_no_waiting_message(pool: asyncpg.Pool) -> None:
+    """A thousand destinations are read by hash, and those of the oldest messages beside them."""
     await pool.execute(
         "INSERT INTO tickwright.outbox (destination, payload, created_at) "
         "SELECT 'https://h' || n || '.example/x', '{}', now() - interval '1 hour' FROM generate_series(1, 50) AS n"
     )
-    oldest, many = parts_of("outbox_oldest"), parts_of("outbox_many_destinations")
+    oldest, many = rules_of("outbox_oldest"), rules_of("outbox_many_destinations")
     async with pool.acquire() as connection:
         assert await alerting._query(connection, many) == []
         await connection.execute(LOWEST)
         findings = await alerting._query(connection, oldest)
         heads = await lane_heads(connection)
-        [said] = await alerting._query(connection, many)
+        [queried] = await alerting._query(connection, many)
     assert {finding.subject for finding in findings} == {f"https://h{n}.example/…" for n in range(1, 51)}
     assert len(heads) == 1000
-    assert (said.subject, said.facts) == ("destinations", {"count": 1000})
+    assert (queried.subject, queried.facts) == ("destinations", {"count": 1000})
 
 
 TRIED = """
@@ -116,9 +116,9 @@ SELECT $1, '{}', now() - make_interval(secs => $3), 1, now() + make_interval(sec
 
 
 @pytest.mark.parametrize(("others", "before"), [(0, 15_000), (15_000, 1000)])
-async def test_younger_tries_hide_no_message_that_waits(pool: asyncpg.Pool, others: int, before: int) -> None:
-    """The oldest one is tried last: it is among the oldest of all, or among the thousands that are read of a lane."""
-    destination, oldest = "https://shop.example/x", parts_of("outbox_oldest")
+async def test_younger_retried_messages_hide_no_waiting_message(pool: asyncpg.Pool, others: int, before: int) -> None:
+    """The oldest one was tried last: it is among the oldest of all, or among the thousands that are read of a lane."""
+    destination, oldest = "https://shop.example/x", rules_of("outbox_oldest")
     await pool.execute(TRIED, "pg:other", others, 0, 0)
     await pool.execute(TRIED, destination, 1, 3600, 1200)
     await pool.execute(TRIED, destination, before, 0, 1)
@@ -137,9 +137,9 @@ SELECT $1::integer + n, $3, '{}', '{}', now(), 1, now() - make_interval(mins => 
 """
 
 
-async def test_very_many_dead_letters_hide_no_others_unsaid(pool: asyncpg.Pool) -> None:
-    """Ten thousand newer ones hide nothing; more than are read are said, and resolve nothing."""
-    letters, many = parts_of("dead_letters"), parts_of("dead_letters_many")
+async def test_many_dead_letters_hide_no_others(pool: asyncpg.Pool) -> None:
+    """Ten thousand newer ones hide none; if there are more than are read, the alert says so and resolves nothing."""
+    letters, many = rules_of("dead_letters"), rules_of("dead_letters_many")
     await pool.execute(DEAD, 0, 50, "pg:quiet", 10)
     await pool.execute(DEAD, 100, 10_000, "pg:noise", 0)
     async with pool.acquire() as connection:

@@ -1,4 +1,4 @@
-"""The audit trail, found by who did it, by action and its beginning, by subject; a page that filters has a bound."""
+"""The audit trail, searched by actor, by action and its prefix, and by subject; a filtered page has a bound."""
 
 from collections.abc import AsyncIterator
 
@@ -18,12 +18,12 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 
 async def subjects(api: RunningApi, query: str) -> list[str]:
-    """Return what the lines of a listing are about."""
+    """Return the subjects of the entries of a listing."""
     return [line["subject"] for line in (await api.viewer.get(f"/v1/audit?{query}")).json["items"]]
 
 
-async def test_lines_are_found_by_who_and_by_how_the_action_begins(api: RunningApi) -> None:
-    """Each filter alone, and together; a sign of patterns is a sign like others."""
+async def test_entries_are_found_by_actor_and_by_prefix_of_the_action(api: RunningApi) -> None:
+    """Each filter alone, and together; signs of patterns are taken literally."""
     for line in (
         ("ann", "jobs.cancel", "a"),
         ("ann", "jobs_x", "b"),
@@ -39,10 +39,8 @@ async def test_lines_are_found_by_who_and_by_how_the_action_begins(api: RunningA
     assert await subjects(api, "action=jobs.cancel&subject=a&actor=ann") == ["a"]
 
 
-async def test_a_page_that_finds_nothing_says_where_it_stopped(
-    api: RunningApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It looks at a bounded number of lines, and its cursor leads on to older ones, under this filter only."""
+async def test_a_page_that_finds_nothing_has_a_cursor(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads a bounded number of entries, and its cursor continues with older ones, under this filter only."""
     monkeypatch.setattr(operations, "AUDIT_ROWS_SEARCHED_MAX", 5)
     await api.pool.execute(LINE, "bob", "jobs.cancel", "old")
     for number in range(7):

@@ -1,4 +1,4 @@
-"""The overview says what is: compared with real work, real alerts and a worker that is killed."""
+"""The overview compared with real work, real alerts and a worker that is killed."""
 
 import asyncio
 import json
@@ -28,8 +28,8 @@ from tickwright.store.pool import Pool
 STARTS = 60
 
 
-async def test_its_figures_are_those_of_real_work(database_url: str) -> None:
-    """Due, waiting and running as the table and the worker have them; each start is counted once, by its lateness."""
+async def test_figures_are_those_of_real_work(database_url: str) -> None:
+    """Due, waiting and running as in the table and the worker; each start is counted once, by its lateness."""
     gate = asyncio.Event()
 
     async def work(_: Job) -> None:
@@ -58,14 +58,14 @@ async def test_its_figures_are_those_of_real_work(database_url: str) -> None:
             assert ended["jobs"]["started_per_s"] > 0
             assert ended["changes"]["jobs"] > found["changes"]["jobs"]
             assert ended["series"] is None
-        asked = (await api.viewer.get("/v1/overview")).json
-        assert asked["stale_since"] is None
-        assert len(asked["series"]["due"]) == len(asked["series"]["at"]) >= 1
-        assert asked["workers"]["by_role"] == {"worker": 1}
+        view = (await api.viewer.get("/v1/overview")).json
+        assert view["stale_since"] is None
+        assert len(view["series"]["due"]) == len(view["series"]["at"]) >= 1
+        assert view["workers"]["by_role"] == {"worker": 1}
 
 
-async def test_a_killed_worker_is_no_longer_counted(database_url: str, tmp_path: Path) -> None:
-    """What it said counts until its lease is over; then its jobs are the other's, and it is among the lost."""
+async def test_a_killed_worker_is_no_longer_counted_after_its_lease(database_url: str, tmp_path: Path) -> None:
+    """Its facts count until its lease ends; then the other worker has its jobs, and it is among the lost."""
     async with running_api(database_url) as api, running_engine(database_url, terms=SHORT) as engine:
         process = WorkerProcess(database_url, tmp_path / "log", lease_s=1.5, concurrency=20, work_s=120)
         try:
@@ -86,7 +86,7 @@ async def test_a_killed_worker_is_no_longer_counted(database_url: str, tmp_path:
 
 
 async def test_newer_warnings_hide_no_critical_alert(database_url: str) -> None:
-    """Of the alerts that fire five are shown: the most severe first, of these the newest."""
+    """Of the firing alerts five are shown: the most severe first, of these the newest."""
     async with running_api(database_url) as api:
         await api.pool.execute(
             """INSERT INTO tickwright.alerts (rule, subject, severity, summary, state)
@@ -98,8 +98,8 @@ async def test_newer_warnings_hide_no_critical_alert(database_url: str) -> None:
         assert [one["summary"] for one in found["alerts"]["newest"]] == ["n2", "n1", "n5", "n4", "n3"]
 
 
-async def test_everything_beside_jobs_is_read_too(database_url: str) -> None:
-    """Alerts by severity, the most severe first, leases that are overdue, the outbox by destination, dead letters."""
+async def test_the_overview_has_alerts_leases_the_outbox_and_dead_letters(database_url: str) -> None:
+    """Alerts by severity, the most severe first, overdue leases, the outbox by destination, dead letters."""
     async with running_api(database_url) as api:
         await api.pool.execute(
             """INSERT INTO tickwright.alerts (rule, subject, severity, summary, state)
@@ -132,28 +132,28 @@ async def test_everything_beside_jobs_is_read_too(database_url: str) -> None:
         assert found["jobs"]["started_per_s"] == 0
 
 
-async def test_a_change_moves_the_number_of_its_list_and_of_no_other(database_url: str) -> None:
-    """So that a view fetches its list again when there is something new, and only then."""
+async def test_a_change_raises_the_number_of_its_list_only(database_url: str) -> None:
+    """A view fetches its list again only when that number changes."""
     async with running_api(database_url, looks={"every_s": 0.05}) as api, open_stream(api.viewer) as stream:
         before = (await stream.next())["changes"]
         await api.pool.execute(
             "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state) "
-            "VALUES ('r', 'a', 'info', 'news', 'firing')"
+            "VALUES ('r', 'a', 'info', 'new', 'firing')"
         )
         after = (await stream.until(lambda one: one["changes"]["alerts"] != before["alerts"]))["changes"]
         assert {name for name in after if after[name] != before[name]} == {"alerts"}
 
 
-async def test_nothing_is_asked_while_nobody_looks(database_url: str) -> None:
-    """A page that was closed costs nothing; a question alone is answered anew, and again for some seconds."""
+async def test_no_queries_run_while_the_overview_is_not_read(database_url: str) -> None:
+    """A closed page costs nothing; a single request is answered with a new snapshot, and so for some seconds."""
     probe = CountingProbe()
     async with running_api(database_url, looks={"every_s": 0.05, "probe": probe}) as api:
         async with open_stream(api.viewer) as stream:
             await stream.next()
             await stream.next()
-        await eventually_async(lambda: api.overview.streams == 0, what="the stream's place is free")
+        await eventually_async(lambda: api.overview.streams == 0, what="the stream has ended")
         assert probe.reached_times
-        await eventually_async(lambda: not api.overview._is_wanted(), 10, what="nobody looks")
+        await eventually_async(lambda: not api.overview._is_wanted(), 10, what="the overview is not read")
         seen = probe.reached_times
         assert (await api.viewer.get("/v1/workers")).status == 200
         assert probe.reached_times == seen
@@ -183,9 +183,9 @@ async def test_runs_of_entities_are_in_the_throughput_and_in_the_figures_of_thei
 
                 async def counted() -> bool:
                     rows = await api.pool.fetch("SELECT facts -> 'counters' AS said FROM tickwright.workers")
-                    said = [json.loads(row["said"]) for row in rows]
+                    reported = [json.loads(row["said"]) for row in rows]
                     return {"hub": {"answered": 20, "throttled": 0, "failed": 0}} in [
-                        one.get("partners") for one in said
+                        one.get("partners") for one in reported
                     ]
 
                 await eventually_async(counted, 20.0)
@@ -195,7 +195,7 @@ async def test_runs_of_entities_are_in_the_throughput_and_in_the_figures_of_thei
 
 
 async def test_a_count_that_stopped_at_its_bound_says_so(pool: Pool) -> None:
-    """Running jobs among the oldest take nothing from the bound: 10 of 12 due ones are "10 or more", never 8."""
+    """Running jobs among the oldest do not reduce the bound: 10 of 12 due ones are "10 or more", never 8."""
     insert = "INSERT INTO tickwright.scheduled_tasks (task_type, payload, execute_at)"
     await pool.execute(f"{insert} SELECT 'a', '{{}}', now() FROM generate_series(1, 14)")
     await pool.execute(
@@ -207,8 +207,8 @@ async def test_a_count_that_stopped_at_its_bound_says_so(pool: Pool) -> None:
         assert (row["due"], row["processing"]) == (due, 2)
 
 
-async def test_made_up_names_hide_no_registered_type_from_figures(pool: Pool) -> None:
-    """Every role that inserts jobs makes up names; a registered type is counted before them, and a cut says so."""
+async def test_unknown_types_hide_no_registered_type_from_figures(pool: Pool) -> None:
+    """Every role that inserts jobs may invent types; a registered type is counted before them, and a cut is marked."""
     await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('real', 'python:real')")
     insert = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at)"
     await pool.execute(f"{insert} SELECT 'real', now() FROM generate_series(1, 50)")
@@ -220,7 +220,7 @@ async def test_made_up_names_hide_no_registered_type_from_figures(pool: Pool) ->
     figures, counts = await TypesNow(pool).figures(), await JobSearch(pool).count(JobFilter())
     assert [one.due for one in figures.items if one.name == "real"] == [50]
     assert figures.partial
-    assert counts.counts["pending"] >= 50  # those of the registered type; a busy machine counts few more in its time
+    assert counts.counts["pending"] >= 50  # those of the registered type; a busy machine counts few more
     assert counts.at_least == {"pending", "processing"}
     assert (await JobSearch(pool).count(JobFilter(task_type="real"))).at_least == frozenset()
 
@@ -234,8 +234,8 @@ async def test_made_up_names_hide_no_registered_type_from_figures(pool: Pool) ->
     assert samples["tickwright_jobs_partial", ()] == 1
 
 
-async def test_a_running_job_of_a_registered_type_is_found_behind_made_up_names(pool: Pool) -> None:
-    """What a worker holds is looked for in the lanes of registered types first."""
+async def test_a_running_job_of_a_registered_type_is_found_among_unknown_types(pool: Pool) -> None:
+    """Jobs that a worker holds are searched in the ranges of registered types first."""
     await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('real', 'python:real')")
     insert = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at)"
     await pool.execute(f"{insert} SELECT '0x' || n, now() FROM generate_series(1, 1500) AS n")
@@ -245,7 +245,7 @@ async def test_a_running_job_of_a_registered_type_is_found_behind_made_up_names(
 
 
 async def test_trackers_are_counted_up_to_a_bound_and_estimated_beyond_it(pool: Pool) -> None:
-    """The planner's statistics are those of the last vacuum: they say nothing where all trackers were counted."""
+    """The planner's statistics are those of the last vacuum: they are not used where all trackers were counted."""
     ground = Ground(pool)
     await ground.partner()
     slot = await ground.wheel(5)

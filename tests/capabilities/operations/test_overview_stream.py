@@ -1,4 +1,4 @@
-"""The stream: one message for all, bounded, gone with its key, and honest while the database is away."""
+"""The stream of the overview: one message for all, bounded, ended with its key, and stale during an outage."""
 
 import asyncio
 import socket
@@ -24,8 +24,8 @@ from tickwright.rest.listener import TRANSPORT
 from tickwright.store.pool import Pool, open_pool
 
 
-async def test_it_is_what_browsers_expect(database_url: str) -> None:
-    """An event stream that nobody keeps, packs or collects, with a time to come back after."""
+async def test_it_is_an_event_stream_for_browsers(database_url: str) -> None:
+    """An event stream that no proxy caches, compresses or buffers, with a time after which to connect again."""
     async with running_api(database_url) as api, open_stream(api.viewer) as stream:
         headers = stream.answer.headers
         assert headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -56,7 +56,7 @@ def test_a_client_that_left_before_its_answer_costs_no_error() -> None:
 
 
 def test_a_stream_on_a_connection_that_is_closed_ends_without_an_error() -> None:
-    """A process runs on uvloop, which refuses to set anything of a closed transport."""
+    """A process runs on uvloop, which refuses to set options of a closed transport."""
 
     async def left() -> list[Message]:
         closed = asyncio.get_running_loop().create_future()
@@ -71,9 +71,9 @@ def test_a_stream_on_a_connection_that_is_closed_ends_without_an_error() -> None
         async def send(message: Message) -> None:
             sent.append(message)
 
-        ours, theirs = socket.socketpair()
-        with theirs:
-            transport, _ = await asyncio.get_running_loop().create_connection(Gone, sock=ours)
+        near, far = socket.socketpair()
+        with far:
+            transport, _ = await asyncio.get_running_loop().create_connection(Gone, sock=near)
             transport.abort()
             await closed
         sent: list[Message] = []
@@ -85,7 +85,7 @@ def test_a_stream_on_a_connection_that_is_closed_ends_without_an_error() -> None
 
 
 async def test_it_ends_with_its_key(database_url: str) -> None:
-    """Within a second; others go on."""
+    """Within a second; others continue."""
     async with running_api(database_url) as api, open_stream(api.viewer) as gone, open_stream(api.operator) as stays:
         await gone.next()
         keys = (await api.admin.get("/v1/keys")).json["items"]
@@ -96,8 +96,8 @@ async def test_it_ends_with_its_key(database_url: str) -> None:
         assert api.overview.streams == 1
 
 
-async def test_it_ends_when_the_process_is_to_end(database_url: str) -> None:
-    """At once, so that the server can; whoever comes then is sent to another process."""
+async def test_it_ends_when_the_process_drains(database_url: str) -> None:
+    """At once, so that the server can stop; a new stream is refused, so that its client tries another process."""
     async with running_api(database_url) as api, open_stream(api.viewer) as stream:
         await stream.next()
         await api.overview.quiesce()
@@ -105,20 +105,20 @@ async def test_it_ends_when_the_process_is_to_end(database_url: str) -> None:
         (await api.viewer.get("/v1/stream")).says(503, "draining")
 
 
-async def test_there_is_a_bound_and_a_place_that_is_left_is_free(database_url: str) -> None:
-    """Too many are told to ask for the overview instead; it is there for them."""
+async def test_the_number_of_streams_is_bounded_and_an_ended_one_makes_room(database_url: str) -> None:
+    """A refused client is asked to poll the overview instead, which still answers."""
     async with running_api(database_url, looks={"streams_max": 2}) as api:
         async with open_stream(api.viewer), open_stream(api.admin):
             refused = (await api.viewer.get("/v1/stream")).says(503, "too_many_streams")
             assert int(refused.headers["retry-after"]) >= 1
             assert (await api.viewer.get("/v1/overview")).status == 200
-        await eventually_async(lambda: api.overview.streams == 0, what="both places are free")
+        await eventually_async(lambda: api.overview.streams == 0, what="both streams have ended")
         async with open_stream(api.viewer) as stream:
             await stream.next()
 
 
 async def test_one_key_has_its_share_of_streams(database_url: str) -> None:
-    """Whoever opens too many with one key is refused, and others still find room."""
+    """A client with too many streams of one key is refused, and others still find room."""
     async with (
         running_api(database_url, looks={"streams_per_key": 2}) as api,
         open_stream(api.viewer),
@@ -129,8 +129,8 @@ async def test_one_key_has_its_share_of_streams(database_url: str) -> None:
             await stream.next()
 
 
-async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> None:
-    """One message, made once, for all of them; the next one who comes is refused."""
+async def test_two_hundred_streams_cost_one_query(pool: Pool) -> None:
+    """One message, made once, for all of them; the next stream is refused."""
     probe = CountingProbe()
     snapshots = Snapshots(pool, overview_parts(), version="0", every_s=0.05, probe=probe)
     opened = [snapshots.subscribe() for _ in range(STREAMS_MAX)]
@@ -149,18 +149,18 @@ async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> No
     assert snapshots.streams == 0
 
 
-async def test_each_kind_of_caller_has_one_message_whatever_their_number(pool: Pool) -> None:
-    """A snapshot is encoded once per kind that listens, and for no other; who joins later gets that one."""
+async def test_each_kind_of_caller_has_one_message_whatever_its_number(pool: Pool) -> None:
+    """A snapshot is encoded once per kind that listens, and for no other; a later stream gets the same message."""
     snapshots = Snapshots(pool, overview_parts(), version="0", every_s=30)
     sights = [ALL, Sight(whole=False), Sight(data=False, whole=False)]
     with ExitStack() as open_, pytest.MonkeyPatch.context() as patch:
         encoded: list[Sight] = []
 
-        def noted(view: OverviewBase, to: Sight) -> OverviewBase:
+        def recorded(view: OverviewBase, to: Sight) -> OverviewBase:
             encoded.append(to)
             return view
 
-        patch.setattr(snapshot_module, "shown", noted)
+        patch.setattr(snapshot_module, "shown", recorded)
         subscribers = [open_.enter_context(snapshots.subscribe(sight=sight)) for sight in sights * 20]
         await snapshots.latest()
         messages = [await one.next(20) for one in subscribers]
@@ -181,7 +181,7 @@ class Silent(CountingProbe):
 
 
 async def test_it_is_stopped_while_the_database_does_not_answer(pool: Pool) -> None:
-    """The question is given up, and the service ends as it does on any day."""
+    """The query is cancelled, and the service ends as usual."""
     probe = Silent()
     snapshots = Snapshots(pool, overview_parts(), version="0", every_s=0.05, probe=probe)
     running = asyncio.create_task(snapshots.run())
@@ -191,33 +191,35 @@ async def test_it_is_stopped_while_the_database_does_not_answer(pool: Pool) -> N
         await running
 
 
-async def test_who_does_not_read_is_let_go(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """His connection is cut when its buffers are full; nothing is kept for him, and others do not notice."""
+async def test_a_client_that_does_not_read_is_disconnected(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is cut when its buffers are full; no message is kept for it, and others are not affected."""
     monkeypatch.setattr(event_stream, "UNREAD_S", 0.3)
     monkeypatch.setattr(event_stream, "BUFFER_BYTES", 4096)
     async with running_api(database_url, looks={"every_s": 0.02}) as api, open_stream(api.operator) as reads:
-        deaf = socket.socket()
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.setblocking(False)
+        unread = socket.socket()
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        unread.setblocking(False)
         loop = asyncio.get_running_loop()
-        await loop.sock_connect(deaf, ("127.0.0.1", api.port))
+        await loop.sock_connect(unread, ("127.0.0.1", api.port))
         head = f"GET /v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.viewer.key}\r\n\r\n"
-        await loop.sock_sendall(deaf, head.encode())
+        await loop.sock_sendall(unread, head.encode())
         await eventually_async(lambda: api.overview.streams == 2, what="it is open")
 
         async def one_is_left() -> bool:
             await reads.next()
             return api.overview.streams == 1
 
-        await eventually_async(one_is_left, 60, what="the deaf one is gone")
-        deaf.close()
+        await eventually_async(one_is_left, 60, what="the client that does not read is gone")
+        unread.close()
         await reads.next()
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("broken", ["refused", "silent"])
-async def test_while_the_database_is_away_the_last_snapshot_says_so(database_url: str, broken: str) -> None:
-    """Since when, and why; the stream stays open, and what comes back is fresh."""
+async def test_while_the_database_is_unavailable_the_last_snapshot_is_marked_stale(
+    database_url: str, broken: str
+) -> None:
+    """With the time and the reason; the stream stays open, and later messages are fresh."""
     url = database_url.removeprefix("postgresql://").partition("@")[2]
     host, _, port = url.partition("/")[0].partition(":")
     async with TcpProxy(host, int(port)) as proxy:
@@ -240,5 +242,5 @@ async def test_while_the_database_is_away_the_last_snapshot_says_so(database_url
         pool.terminate()
 
 
-async def _says(subscriber: Any, words: bytes) -> bool:
-    return words in (await subscriber.next(20) or b"")
+async def _says(subscriber: Any, text: bytes) -> bool:
+    return text in (await subscriber.next(20) or b"")

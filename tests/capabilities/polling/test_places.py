@@ -1,6 +1,6 @@
 """Places: the same in every release, and nearly even after any number of steps.
 
-``place_of`` is the formula once more, in exact integers; the database's is held to it.
+``place_of`` is the formula in exact integers; the database's function has to agree with it.
 """
 
 from collections import Counter

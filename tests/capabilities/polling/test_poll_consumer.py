@@ -1,4 +1,4 @@
-"""The consumer pool: polls are carried out by the partner contract, and each has its effect once."""
+"""The poll consumer: polls are carried out under the partner contract, and each has its effect once."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ from tickwright.partners.contract import put_partner
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 
-async def test_a_poll_by_configuration_reaches_the_courier_and_its_answer_the_tracker_and_the_topic(
+async def test_a_poll_of_a_configured_partner_updates_tracker_ledger_and_topic(
     database_url: str,
 ) -> None:
     """One request per poll; status, events and ledger agree; nothing is left in the queue."""
@@ -45,9 +45,9 @@ async def test_a_poll_by_configuration_reaches_the_courier_and_its_answer_the_tr
         rows = await side.pool.fetch("SELECT id, status, status_at FROM tickwright.trackers ORDER BY id")
         assert [row["status"] for row in rows] == ["picked_up", "in_transit", "in_transit"]
         assert rows[0]["status_at"] == NOW - timedelta(minutes=5)
-        told = {event["tracker_id"]: event for event in await events(side.pool)}
-        assert set(told) == set(trackers.ids)
-        first = told[trackers.ids[0]]
+        published = {event["tracker_id"]: event for event in await events(side.pool)}
+        assert set(published) == set(trackers.ids)
+        first = published[trackers.ids[0]]
         assert (first["event"], first["reason"], first["previous_status"]) == ("status", "poll", "registered")
         assert (first["account_id"], first["partner"], first["external_id"]) == ("shop", "acme", "T1")
         assert [event["text"] for event in first["events"]] == ["hub"]
@@ -62,7 +62,7 @@ async def test_a_poll_by_configuration_reaches_the_courier_and_its_answer_the_tr
 
 
 async def test_a_tracker_keeps_its_last_ten_events(database_url: str) -> None:
-    """Newest last, none twice though told again, none of tomorrow; news without events keep what is there."""
+    """Newest last, none twice although sent again, none of tomorrow; an answer without events keeps them."""
     last = NOW - timedelta(minutes=30)
     answers = [
         Answer("a", events=tuple(ScanEvent(last + timedelta(minutes=n), f"scan {n}") for n in reversed(range(8)))),
@@ -71,10 +71,10 @@ async def test_a_tracker_keeps_its_last_ten_events(database_url: str) -> None:
         Answer("c"),
     ]
 
-    async def told(poll: Poll) -> Answer:
+    async def next_answer(poll: Poll) -> Answer:
         return answers.pop(0)
 
-    async with running_consumer(database_url, functions={"acme": told}) as side:
+    async with running_consumer(database_url, functions={"acme": next_answer}) as side:
         trackers = await seed(side.pool, 1)
         texts = "SELECT ARRAY (SELECT e ->> 'text' FROM jsonb_array_elements(events) AS e) FROM tickwright.trackers"
         for first, after in ((0, 8), (3, 13), (3, 13), (3, 13)):
@@ -91,8 +91,8 @@ async def test_a_tracker_keeps_its_last_ten_events(database_url: str) -> None:
         assert events[-1].at == last + timedelta(minutes=12)
 
 
-async def test_an_answer_without_news_writes_no_tracker_and_no_message(database_url: str) -> None:
-    """Only the ledger knows of a poll that brought nothing new; an older status is stale, a scan kept is known."""
+async def test_an_answer_without_a_change_writes_no_tracker_and_no_message(database_url: str) -> None:
+    """Only the ledger has a poll without a new status or scan; an older status is stale, a kept scan is known."""
     known = NOW - timedelta(hours=1)
 
     async def same(poll: Poll) -> Answer:
@@ -118,7 +118,7 @@ async def test_an_answer_without_news_writes_no_tracker_and_no_message(database_
 
 
 async def test_a_terminal_status_ends_the_tracker_and_it_is_polled_no_more(database_url: str) -> None:
-    """Place and next poll are gone, one message says so, and a later delivery asks nobody."""
+    """It has no place and no next poll, one message reports the end, and a later delivery makes no call."""
     asked: list[int] = []
 
     async def delivered(poll: Poll) -> Answer:
@@ -164,14 +164,14 @@ async def test_a_poll_that_is_delivered_twice_is_done_once(database_url: str) ->
         assert (await slice_of(one.pool, trackers))["polled"] == 10
 
 
-async def test_a_failing_courier_burns_no_poll(database_url: str) -> None:
-    """POL-3: 5xx, and a breaker that opens: the polls wait and are all made when it is well again."""
+async def test_a_failing_courier_costs_no_poll(database_url: str) -> None:
+    """POL-3: 5xx, and a breaker that opens: the polls wait, and are all made when the courier works again."""
     async with Courier() as courier, running_consumer(database_url) as side:
         courier.status = 500
         breaker = {"failures": 3, "open": "300ms", "open_max": "300ms"}
         trackers = await seed(side.pool, 20, http=http_of(courier), breaker=breaker, concurrency=2)
-        lane = side.contract.permits_of(trackers.partner_no)
-        await eventually_async(lambda: lane.why == "breaker_open")
+        permits = side.contract.permits_of(trackers.partner_no)
+        await eventually_async(lambda: permits.why == "breaker_open")
         assert len(courier.requests) < 12
         courier.status = 200
         await eventually_async(lambda: all_done(side.pool, trackers), 20)
@@ -180,7 +180,7 @@ async def test_a_failing_courier_burns_no_poll(database_url: str) -> None:
 
 
 async def test_a_poll_that_waits_for_its_next_attempt_is_dropped_when_its_tracker_ends(database_url: str) -> None:
-    """Nobody is asked for an ended tracker until its next turn is due, two hours later; the others are asked again."""
+    """It does not wait for two hours until its next poll is due; the others are tried again."""
     async with Courier() as courier, running_consumer(database_url) as side:
         courier.status = 500
         trackers = await seed(side.pool, 4, http=http_of(courier), breaker={"failures": 1000})
@@ -188,8 +188,8 @@ async def test_a_poll_that_waits_for_its_next_attempt_is_dropped_when_its_tracke
         ended, gone, *others = trackers.ids
         await side.pool.execute("UPDATE tickwright.trackers SET ended_at = now() WHERE id = $1", ended)
         await side.pool.execute("DELETE FROM tickwright.trackers WHERE id = $1", gone)
-        [desk] = side.consumer.dispatchers
-        await eventually_async(lambda: desk.held == len(others), 30, what="what has ended waits no more")
+        [dispatcher] = side.consumer.dispatchers
+        await eventually_async(lambda: dispatcher.held == len(others), 30, what="what has ended waits no more")
         courier.requests.clear()
         courier.status = 200
         await eventually_async(lambda: queue_empty(side.pool), 60)
@@ -197,8 +197,8 @@ async def test_a_poll_that_waits_for_its_next_attempt_is_dropped_when_its_tracke
         assert (await slice_of(side.pool, trackers))["superseded"] == 2
 
 
-async def test_a_429_is_kept_to_and_costs_nothing(database_url: str) -> None:
-    """Nobody calls before ``Retry-After`` is over; then the same polls are made."""
+async def test_a_429_delays_all_calls_and_costs_no_poll(database_url: str) -> None:
+    """No call is made before ``Retry-After`` is over; then the same polls are made."""
     async with Courier() as courier, running_consumer(database_url) as side:
         courier.status, courier.headers = 429, {"retry-after": "2"}
         trackers = await seed(side.pool, 5, http=http_of(courier), concurrency=1)
@@ -209,7 +209,7 @@ async def test_a_429_is_kept_to_and_costs_nothing(database_url: str) -> None:
         assert len(courier.requests) == 6
 
 
-async def check_a_throttled_poll_comes_behind_the_others(url: str) -> None:
+async def check_a_throttled_poll_comes_after_the_others(url: str) -> None:
     """One of eight polls is always throttled; two calls of it follow each other only when the others are done."""
     asked: list[int] = []
 
@@ -223,28 +223,28 @@ async def check_a_throttled_poll_comes_behind_the_others(url: str) -> None:
         await eventually_async(lambda: others <= set(asked) or asked[:3] == [bad] * 3, 60)
         assert asked[0] == bad
         last = max((asked.index(one) for one in others if one in asked), default=len(asked))
-        assert (bad, bad) not in pairwise(asked[:last]), "POL-1: each poll has its turn"
+        assert (bad, bad) not in pairwise(asked[:last]), "POL-1: the other polls are made first"
 
 
-async def test_a_poll_that_is_always_throttled_keeps_no_other_from_its_turn(database_url: str) -> None:
-    """All keep silent for as long as the partner asks; then the others of its polls come first."""
-    await check_a_throttled_poll_comes_behind_the_others(database_url)
+async def test_a_poll_that_is_always_throttled_holds_up_no_other(database_url: str) -> None:
+    """All calls pause for as long as the partner asks; then its other polls come first."""
+    await check_a_throttled_poll_comes_after_the_others(database_url)
 
 
 async def test_the_suite_notices_a_throttled_poll_that_comes_first(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the order: what was throttled waits no longer than all do, at the head of what waits."""
+    """The mutant: a throttled poll waits no longer than the others, at the head of the queue."""
     guard = "wait_s += result.retry_after.total_seconds()"
     mutate(monkeypatch, PartnerDispatcher._retry_later, guard, "return self._queue.appendleft(item)")
     with pytest.raises(AssertionError, match="POL-1"):
-        await check_a_throttled_poll_comes_behind_the_others(database_url)
+        await check_a_throttled_poll_comes_after_the_others(database_url)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("header", ["0", "Sat, 01 Jan 2000 00:00:00 GMT"])
 async def test_a_throttled_poll_is_not_asked_again_at_once(database_url: str, header: str) -> None:
-    """A silence that the partner says is over already is a second, and the poll's own wait grows beside it."""
+    """A pause that is over already still lasts a second, and the poll's own wait grows beside it."""
     async with Courier() as courier, running_consumer(database_url) as side:
         courier.status, courier.headers = 429, {"retry-after": header}
         await seed(side.pool, 1, http=http_of(courier))
@@ -255,7 +255,7 @@ async def test_a_throttled_poll_is_not_asked_again_at_once(database_url: str, he
 
 
 async def test_a_slow_partner_does_not_hold_up_a_fast_one(database_url: str) -> None:
-    """While one courier answers nobody, the other one's polls are all done."""
+    """While one courier does not answer, all polls of the other one are done."""
     async with Courier() as slow, Courier() as fast, running_consumer(database_url) as side:
         slow.be_silent()
         await seed(side.pool, 200, name="slow", http=http_of(slow))
@@ -265,8 +265,8 @@ async def test_a_slow_partner_does_not_hold_up_a_fast_one(database_url: str) -> 
         slow.talk()
 
 
-async def test_a_poll_whose_next_turn_is_due_is_superseded(database_url: str) -> None:
-    """It is dropped without a call, and counted, also when it waited here for its permit."""
+async def test_a_poll_is_superseded_when_its_trackers_next_poll_is_due(database_url: str) -> None:
+    """It is dropped without a call, and counted, also when it waits for its permit."""
     asked: list[int] = []
 
     async def ask(poll: Poll) -> Answer | Throttled:
@@ -285,8 +285,8 @@ async def test_a_poll_whose_next_turn_is_due_is_superseded(database_url: str) ->
         assert len(asked) == 1
 
 
-async def test_a_stop_gives_back_what_was_not_done(database_url: str) -> None:
-    """A deploy loses no poll: what runs may end, the rest is nobody's at once."""
+async def test_a_stop_releases_polls_that_were_not_done(database_url: str) -> None:
+    """A deploy loses no poll: running calls may end, the rest is released at once."""
     gate = asyncio.Event()
 
     async def slow(_poll: Poll) -> Answer:
@@ -295,8 +295,8 @@ async def test_a_stop_gives_back_what_was_not_done(database_url: str) -> None:
 
     async with running_consumer(database_url, functions={"acme": slow}, calls_max=2) as side:
         trackers = await seed(side.pool, 5)
-        desk = side.contract.permits_of(trackers.partner_no)
-        await eventually_async(lambda: desk.held == 2)
+        permits = side.contract.permits_of(trackers.partner_no)
+        await eventually_async(lambda: permits.held == 2)
         quiesced = asyncio.create_task(side.consumer.quiesce())
         await asyncio.sleep(0)  # it has begun
         gate.set()
@@ -309,7 +309,7 @@ async def test_a_stop_gives_back_what_was_not_done(database_url: str) -> None:
 
 
 async def test_a_couriers_limits_hold_in_every_window_as_the_courier_sees_them(database_url: str) -> None:
-    """P4: two consumers, polls enough for many seconds: its own log has 30 a second at most, and 4 at once."""
+    """P4: two consumers with polls for many seconds: the courier's log has at most 30 a second, and 4 at once."""
     async with (
         Courier() as courier,
         running_consumer(database_url) as one,
@@ -332,7 +332,7 @@ async def test_a_couriers_limits_hold_in_every_window_as_the_courier_sees_them(d
 async def test_an_answer_that_cannot_be_written_does_not_hold_up_the_others(
     database_url: str, name: str, value: object
 ) -> None:
-    """It is found and dropped alone; all that were to be written with it are."""
+    """It alone is dropped; the answers of the same statement are written."""
 
     async def ask(poll: Poll) -> Answer:
         answer = Answer("moving")
@@ -348,7 +348,7 @@ async def test_an_answer_that_cannot_be_written_does_not_hold_up_the_others(
         assert (counts["polled"], counts["superseded"]) == (29, 1)
 
 
-async def test_news_from_the_future_are_told_and_make_no_later_ones_stale(database_url: str) -> None:
+async def test_a_status_from_the_future_counts_and_makes_no_later_one_stale(database_url: str) -> None:
     """An instant ahead of the database's clock counts as none."""
 
     async def ask(_poll: Poll) -> Answer:
@@ -361,7 +361,7 @@ async def test_news_from_the_future_are_told_and_make_no_later_ones_stale(databa
         assert tuple(row) == ("moving", True)
 
 
-async def test_an_answer_from_a_clock_that_runs_ahead_hides_no_later_news(database_url: str) -> None:
+async def test_an_answer_from_a_clock_that_runs_ahead_hides_no_later_event(database_url: str) -> None:
     """Also when it runs ahead by a minute only: the status counts from its receipt."""
 
     async def ask(_poll: Poll) -> Answer:
@@ -377,7 +377,7 @@ async def test_an_answer_from_a_clock_that_runs_ahead_hides_no_later_news(databa
 
 
 async def test_a_terminal_answer_wins_over_a_later_scan_and_the_last_of_one_instant_counts(database_url: str) -> None:
-    """An older terminal status ends its tracker; another status of the same instant is news."""
+    """An older terminal status ends its tracker; another status of the same instant is applied."""
     known = NOW - timedelta(hours=1)
 
     async def ask(poll: Poll) -> Answer:
@@ -394,8 +394,8 @@ async def test_a_terminal_answer_wins_over_a_later_scan_and_the_last_of_one_inst
         assert [event["event"] for event in await events(side.pool)] == ["ended", "status"]
 
 
-async def test_an_event_from_the_future_hides_no_news_beside_it(database_url: str) -> None:
-    """The newest event that is not ahead counts; the other is told when its time has come."""
+async def test_an_event_from_the_future_hides_no_event_beside_it(database_url: str) -> None:
+    """The newest event that is not ahead counts; the other one is published when its time has come."""
     scanned = NOW - timedelta(minutes=1)
 
     async def ask(_poll: Poll) -> Answer:
@@ -407,12 +407,12 @@ async def test_an_event_from_the_future_hides_no_news_beside_it(database_url: st
             "UPDATE tickwright.trackers SET status = 'moving', status_at = $1", NOW - timedelta(hours=1)
         )
         await eventually_async(lambda: all_done(side.pool, trackers))
-        [told] = await events(side.pool)
-        assert [event["text"] for event in told["events"]] == ["scanned"]
+        [message] = await events(side.pool)
+        assert [event["text"] for event in message["events"]] == ["scanned"]
         assert await side.pool.fetchval("SELECT status_at FROM tickwright.trackers") == scanned
 
 
-async def test_polls_of_a_partner_that_nobody_here_asks_are_left_to_others(database_url: str) -> None:
+async def test_polls_of_a_partner_without_a_function_here_are_left_to_others(database_url: str) -> None:
     """A process without the function takes none of them; one that has it carries them out."""
 
     async def ask(_poll: Poll) -> Answer:
@@ -430,20 +430,20 @@ async def test_polls_of_a_partner_that_nobody_here_asks_are_left_to_others(datab
 
 @pytest.mark.storm
 async def test_a_limit_that_an_operator_lowers_counts_within_a_second(database_url: str) -> None:
-    """Settings are read with every exchange; nobody has to be started again."""
+    """Settings are read with every exchange; no process has to be restarted."""
     async with Courier() as courier, running_consumer(database_url) as side:
         trackers = await seed(side.pool, 1000, http=http_of(courier), rate="100/s")
         await eventually_async(lambda: len(courier.requests) >= 30)
         await put_partner(side.pool, "acme", json.dumps({"http": http_of(courier), "rate": "10/s"}))
-        lane = side.contract.permits_of(trackers.partner_no)
-        await eventually_async(lambda: lane.settings.budgets == ((10.0, 1),))
+        permits = side.contract.permits_of(trackers.partner_no)
+        await eventually_async(lambda: permits.settings.budgets == ((10.0, 1),))
         changed_s = time.monotonic() + 1.0  # what was granted before may be used up
         await eventually_async(lambda: courier.times_s[-1] > changed_s + 2.5, 30, what="calls go on")
         assert courier.most_within(1.0, since_s=changed_s) <= 10
 
 
-async def test_a_poll_that_is_not_the_trackers_own_asks_nobody(database_url: str) -> None:
-    """Whoever writes to the topic names a tracker and nothing else: its partner and its external id are its row's."""
+async def test_a_poll_with_another_partner_or_external_id_makes_no_call(database_url: str) -> None:
+    """A record only names a tracker: its partner and external id have to be those of the tracker's row."""
     asked: list[str] = []
 
     async def ask(poll: Poll) -> Answer:

@@ -1,4 +1,4 @@
-"""An operator's way out of a relay that stands, in commands, against a real Kafka."""
+"""The commands that resume a blocked relay, against a real Kafka."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tickwright.process.node import open_node
 
 
 @pytest.mark.storm
-async def test_a_relay_that_stands_is_seen_and_reconciled(
+async def test_a_blocked_relay_is_listed_and_reconciled(
     database_url: str, kafka_server: KafkaServer, kafka_prefix: str
 ) -> None:
     """The problem is in the listing; a dry run says what would be done; applied, both sides agree and it is audited."""
@@ -44,8 +44,8 @@ async def test_a_relay_that_stands_is_seen_and_reconciled(
         agrees = await asyncio.to_thread(tickwright, "outbox", "reconcile", "--json", env=env)
         assert (agrees.code, agrees.error["code"]) == (1, "nothing_to_reconcile")
         await world.pool.execute("UPDATE tickwright.poll_relays SET batch_no = 1, published_no = 1")
-        (stands,) = (await asyncio.to_thread(tickwright, "outbox", "polls", "--json", env=env)).json["items"]
-        assert stands["problem"] == "relay_position_ahead"
+        (blocked,) = (await asyncio.to_thread(tickwright, "outbox", "polls", "--json", env=env)).json["items"]
+        assert blocked["problem"] == "relay_position_ahead"
         dry = await asyncio.to_thread(tickwright, "outbox", "reconcile", env=env)
         assert "would agree on batch 3" in dry.out
         assert "--apply does it" in dry.out
@@ -85,7 +85,7 @@ async def test_the_relay_role_publishes_polls_by_the_environment_alone(
 
 
 def test_an_unsafe_kafka_is_refused_before_anything_starts(database_url: str) -> None:
-    """Two replicas, and nobody said that it is not for production: wrong use, with the way out."""
+    """Two replicas without the setting that allows a single broker: wrong use, and the error names the setting."""
     env = environment(DATABASE_URL=database_url, KAFKA_BOOTSTRAP="127.0.0.1:1", KAFKA_REPLICATION="2")
     said = tickwright("run", "relay", env=env)
     assert said.code == 2, said

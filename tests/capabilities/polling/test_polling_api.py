@@ -23,18 +23,18 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 @pytest.fixture
 def ground(api: RunningApi) -> Ground:
-    """The same database, by hand."""
+    """The API's database, for writes by hand."""
     return Ground(api.pool)
 
 
 async def audit(api: RunningApi) -> list[str]:
-    """The actions in the audit trail, oldest first, without those of the test's own set-up."""
+    """Return the actions in the audit trail, oldest first, without those of the test's set-up."""
     rows = await api.pool.fetch("SELECT action FROM tickwright.audit WHERE action ~ '^(tra|acc|par|sli)' ORDER BY id")
     return [row[0] for row in rows]
 
 
 async def pages(client: Client, path: str) -> list[Any]:
-    """Every item of a listing, page by page."""
+    """Return every item of a listing, page by page."""
     items: list[Any] = []
     cursor = ""
     while True:
@@ -62,7 +62,7 @@ async def test_a_registered_tracker_can_be_read_where_location_says(api: Running
 
 
 async def test_registering_twice_is_one_tracker_wherever_it_is(api: RunningApi, ground: Ground) -> None:
-    """The same (partner, external id) answers 200 with the one that is there, and changes nothing."""
+    """The same (partner, external id) answers 200 with the existing tracker, and changes nothing."""
     first = (await api.operator.post("/v1/trackers", ONE)).json["tracker"]
     again = await api.operator.post("/v1/trackers", {**ONE, "account_id": "other", "status": "x"})
     assert (again.status, again.json["created"], again.json["tracker"]) == (200, False, first)
@@ -74,13 +74,13 @@ async def test_registering_twice_is_one_tracker_wherever_it_is(api: RunningApi, 
 
 
 async def test_many_at_once_register_one(api: RunningApi) -> None:
-    """Ten requests for one external id: one makes it, all see it."""
+    """Ten requests for one external id: one makes the tracker, all return it."""
     answers = await asyncio.gather(*(api.operator.post("/v1/trackers", ONE) for _ in range(10)))
     assert sorted(answer.status for answer in answers) == [200] * 9 + [201]
     assert len({answer.json["tracker"]["id"] for answer in answers}) == 1
 
 
-async def test_one_that_is_being_placed_is_not_registered_again(api: RunningApi, ground: Ground) -> None:
+async def test_a_tracker_that_is_being_placed_is_not_registered_again(api: RunningApi, ground: Ground) -> None:
     """While the registrar's transaction is open, a registration waits for it and then finds the placed one."""
     first = (await api.operator.post("/v1/trackers", ONE)).json["tracker"]["id"]
     slot = await ground.wheel(2)
@@ -95,22 +95,22 @@ async def test_one_that_is_being_placed_is_not_registered_again(api: RunningApi,
             slot * 60,
         )
         asked = asyncio.create_task(api.operator.post("/v1/trackers", ONE))
-        await waits_for_a_lock(api)
+        await wait_for_a_blocked_session(api)
         await moving.commit()
     answer = await asked
     assert (answer.status, answer.json["tracker"]["id"]) == (200, first)
     assert await api.pool.fetchval("SELECT count(*) FROM tickwright.tracker_intake") == 0
 
 
-async def waits_for_a_lock(api: RunningApi) -> None:
-    """Return when somebody waits for a lock in this database."""
+async def wait_for_a_blocked_session(api: RunningApi) -> None:
+    """Return when a session waits for a lock in this database."""
     from kit.waiting import eventually_async
 
-    async def somebody() -> bool:
+    async def is_blocked() -> bool:
         sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         return bool(await api.pool.fetchval(sql))
 
-    await eventually_async(somebody)
+    await eventually_async(is_blocked)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ async def test_a_bad_tracker_is_refused_by_its_code(api: RunningApi, change: Any
     assert await api.pool.fetchval("SELECT count(*) FROM tickwright.tracker_intake") == 0
 
 
-async def test_a_field_that_stands_twice_is_refused(api: RunningApi) -> None:
-    """What two parsers read differently is nobody's request."""
+async def test_a_field_that_occurs_twice_is_refused(api: RunningApi) -> None:
+    """Two parsers may read such a body differently."""
     body = b'{"account_id":"a","account_id":"b","partner":"dhl","external_id":"A1"}'
     (await api.operator.post("/v1/trackers", body)).says(400, "duplicate_key")
 
@@ -179,13 +179,13 @@ async def test_lists_filter_and_page(api: RunningApi, ground: Ground) -> None:
     (await api.viewer.get(f"/v1/trackers?limit=3&partner=ups&cursor={cursor}")).says(400, "invalid_cursor")
 
 
-async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
+async def test_a_page_reads_a_bounded_number_of_trackers(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A filter that fits one of many costs bounded pages, some of them empty, and loses nobody."""
-    from tickwright.capabilities.polling import service as trackers_store
+    """A filter that few trackers match costs several bounded pages, some of them empty, and loses no tracker."""
+    from tickwright.capabilities.polling import service as polling_service
 
-    monkeypatch.setattr(trackers_store, "READ_MAX", 5)
+    monkeypatch.setattr(polling_service, "READ_MAX", 5)
     slot = await ground.wheel(5)
     ids = [await ground.place(slot, n, external=f"P{n}") for n in range(23)]
     await api.pool.execute("UPDATE tickwright.trackers SET status = 'Lost' WHERE id = ANY ($1)", [ids[0], ids[13]])
@@ -195,13 +195,13 @@ async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
     assert [item["id"] for item in await pages(api.viewer, "/v1/trackers?status=Lost")] == [ids[13], ids[0]]
 
 
-async def test_a_small_accounts_trackers_are_found_behind_many_that_wait(
+async def test_a_small_accounts_trackers_are_found_among_many_that_wait(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Placed or waiting, however many of others wait behind and before them."""
-    from tickwright.capabilities.polling import service as trackers_store
+    """Placed or waiting, however many trackers of other accounts wait before and after them."""
+    from tickwright.capabilities.polling import service as polling_service
 
-    monkeypatch.setattr(trackers_store, "READ_MAX", 4)
+    monkeypatch.setattr(polling_service, "READ_MAX", 4)
     slot = await ground.wheel(5)
     insert = "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ($1, 'dhl', $2)"
     for n in range(6):
@@ -242,7 +242,7 @@ async def test_an_ended_tracker_is_polled_no_more(api: RunningApi, ground: Groun
 
 
 async def test_an_account_is_set_without_a_restart(api: RunningApi, ground: Ground) -> None:
-    """Its new interval stands beside the one that its trackers are placed by; pausing takes them from the schedule."""
+    """Its new interval is shown beside the one by which its trackers are placed; a pause stops their polls."""
     slot = await ground.wheel(120)
     tracker = await ground.place(slot)
     made = await api.admin.send("PUT", "/v1/accounts/acme", {"polling_interval_minutes": 30})
@@ -339,7 +339,7 @@ async def test_accounts_page_by_their_ids(api: RunningApi) -> None:
 
 
 async def test_a_partner_is_set_paused_enabled_and_reset(api: RunningApi, ground: Ground) -> None:
-    """Settings are replaced whole; pausing takes its trackers from the schedule; a reset closes its breaker."""
+    """Settings are replaced whole; a pause stops its polls; a reset closes its breaker."""
     tracker = await ground.place(await ground.wheel(2))
     made = await api.admin.send("PUT", "/v1/partners/ups", {"concurrency": 20})
     assert (made.status, made.json["partner"]["settings"], made.json["partner"]["breaker"]) == (
@@ -365,7 +365,7 @@ async def test_a_partner_is_set_paused_enabled_and_reset(api: RunningApi, ground
 
 
 async def test_every_mistake_in_a_partners_settings_is_named_at_once(api: RunningApi) -> None:
-    """In the words of the TOML file, with the remedy, and nothing is stored."""
+    """With the names of the TOML file and the remedy; nothing is stored."""
     body = {"rate": "50", "concurency": 5, "timeout": "1h", "http": {"status": "$.x"}}
     said = (await api.admin.send("PUT", "/v1/partners/ups", body)).says(422, "invalid_partner").json
     assert len(said["problems"]) >= 4

@@ -17,15 +17,15 @@ def env(database_url: str) -> dict[str, str]:
     return env
 
 
-def ok(*words: str, env: dict[str, str], stdin: str | None = None) -> Said:
+def ok(*arguments: str, env: dict[str, str], stdin: str | None = None) -> Said:
     """Run a command that must succeed."""
-    said = tickwright(*words, env=env, stdin=stdin)
+    said = tickwright(*arguments, env=env, stdin=stdin)
     assert said.code == 0, said
     return said
 
 
 def test_a_trackers_life_in_commands(env: dict[str, str]) -> None:
-    """Register, again, look, explain, end; every action is in the audit trail under the name of the user."""
+    """Register twice, show, list, explain, end; every action is in the audit trail under the name of the user."""
     made = ok("trackers", "register", "acme", "dhl", "AWB 1", "--status", "Shipped", "--json", env=env).json
     number = str(made["tracker"]["id"])
     assert made["created"] is True
@@ -43,7 +43,7 @@ def test_a_trackers_life_in_commands(env: dict[str, str]) -> None:
 
 
 def test_accounts_and_partners_keep_what_a_later_put_does_not_name(env: dict[str, str]) -> None:
-    """Options change one thing each; a setting that is named without a value is taken out."""
+    """Options change one thing each; a setting that is named without a value is removed."""
     ok("accounts", "put", "acme", "--interval", "30", env=env)
     changed = ok("accounts", "put", "acme", "--max-age", "7", "--json", env=env).json["account"]
     assert (changed["polling_interval_minutes"], changed["max_age_days"]) == (30, 7)
@@ -62,7 +62,7 @@ def test_accounts_and_partners_keep_what_a_later_put_does_not_name(env: dict[str
 
 
 def test_top_shows_the_polls_where_there_are_trackers(env: dict[str, str]) -> None:
-    """Jobs alone where nobody polls; a line of its own, and numbers in JSON, as soon as there is a tracker."""
+    """Without a tracker only jobs are shown; with one there is a line of polls, and their numbers in JSON."""
     assert "trackers" not in ok("top", "--once", env=env).out
     assert ok("top", "--once", "--json", env=env).json["polls"]["trackers"] == 0
     ok("trackers", "register", "acme", "dhl", "A1", env=env)
@@ -70,8 +70,8 @@ def test_top_shows_the_polls_where_there_are_trackers(env: dict[str, str]) -> No
     assert ok("top", "--once", "--json", env=env).json["polls"]["unplaced"] == 1
 
 
-def test_a_file_is_imported_and_its_rejects_are_told(env: dict[str, str], tmp_path: Path) -> None:
-    """CSV by its ending, NDJSON from standard input; 1 when a line was rejected; the report has every one of them."""
+def test_a_file_is_imported_and_its_rejects_are_reported(env: dict[str, str], tmp_path: Path) -> None:
+    """CSV by its ending, NDJSON from standard input; code 1 when a line was rejected; the report has every reject."""
     table = tmp_path / "trackers.CSV"
     table.write_text("account_id,partner,external_id\nacme,dhl,C1\nacme,nobody,C2\nacme,dhl,\n")
     report = tmp_path / "rejects.ndjson"
@@ -80,8 +80,8 @@ def test_a_file_is_imported_and_its_rejects_are_told(env: dict[str, str], tmp_pa
     codes = [json.loads(line)["code"] for line in report.read_text().splitlines()]
     assert codes == ["unknown_partner", "invalid_external_id"]
     line = json.dumps({"account_id": "acme", "partner": "dhl", "external_id": "C1"}) + "\n"
-    told = ok("trackers", "import", "-", env=env, stdin=line)
-    assert told.out == "0 trackers from 1 lines, 1 known already, 0 rejected\n"
+    said = ok("trackers", "import", "-", env=env, stdin=line)
+    assert said.out == "0 trackers from 1 lines, 1 known already, 0 rejected\n"
 
 
 async def test_a_partner_whose_settings_cannot_be_read_is_shown_with_what_is_wrong(
@@ -98,16 +98,16 @@ async def test_a_partner_whose_settings_cannot_be_read_is_shown_with_what_is_wro
 
 
 @pytest.mark.parametrize(
-    "words", [["accounts", "list"], ["trackers", "list"], ["partners", "list"], ["slices", "list"]]
+    "arguments", [["accounts", "list"], ["trackers", "list"], ["partners", "list"], ["slices", "list"]]
 )
-def test_every_listing_has_json_and_a_table(env: dict[str, str], words: list[str]) -> None:
+def test_every_listing_has_json_and_a_table(env: dict[str, str], arguments: list[str]) -> None:
     """JSON on standard output and nothing else there; a table without an escape sequence in a pipe."""
-    assert isinstance(ok(*words, "--json", env=env).json["items"], list)
-    assert "\x1b" not in ok(*words, env=env).out
+    assert isinstance(ok(*arguments, "--json", env=env).json["items"], list)
+    assert "\x1b" not in ok(*arguments, env=env).out
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "hint"),
+    ("arguments", "code", "hint"),
     [
         (["trackers", "show", "77"], 1, "tracker_not_found"),
         (["trackers", "show", "x"], 2, "wrong_use"),
@@ -126,14 +126,14 @@ def test_every_listing_has_json_and_a_table(env: dict[str, str], words: list[str
         ),
     ],
 )
-def test_mistakes_end_with_their_code(env: dict[str, str], words: list[str], code: int, hint: str) -> None:
+def test_mistakes_end_with_their_code(env: dict[str, str], arguments: list[str], code: int, hint: str) -> None:
     """2 for wrong use, 1 for what failed; the JSON error names it."""
-    said = tickwright(*words, "--json", env=env)
+    said = tickwright(*arguments, "--json", env=env)
     assert (said.code, said.error["code"], said.out) == (code, hint, ""), said
 
 
 def test_a_replay_counts_first(env: dict[str, str]) -> None:
     """Without --yes nothing is done."""
-    words = ["slices", "replay", "--since", "2026-01-01T00:00:00Z", "--until", "2026-01-02T00:00:00Z"]
-    assert ok(*words, env=env).out == "0 trackers of 0 turns would be polled again; add --yes to do it\n"
-    assert ok(*words, "--yes", "--json", env=env).json["dry_run"] is False
+    arguments = ["slices", "replay", "--since", "2026-01-01T00:00:00Z", "--until", "2026-01-02T00:00:00Z"]
+    assert ok(*arguments, env=env).out == "0 trackers of 0 turns would be polled again; add --yes to do it\n"
+    assert ok(*arguments, "--yes", "--json", env=env).json["dry_run"] is False

@@ -1,4 +1,4 @@
-"""Why a tracker is where it is: every link of the chain, from the intake to the last answer."""
+"""Explain: every reason for the state of a tracker, from the intake to the last answer."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from tickwright.domain.time_texts import instant_text
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[RunningApi]:
-    """A running API with the partner ``dhl``, a selector and a consumer that live."""
+    """A running API with the partner ``dhl``, a live selector and a live consumer."""
     async with running_api(database_url) as running:
         await Ground(running.pool).partner()
         await running.pool.execute(
@@ -29,19 +29,19 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 @pytest.fixture
 def ground(api: RunningApi) -> Ground:
-    """The same database, by hand."""
+    """The API's database, for writes by hand."""
     return Ground(api.pool)
 
 
 async def why(api: RunningApi, tracker: int) -> dict[str, str]:
-    """The reasons of a tracker by their codes, in their order; the first is the summary."""
+    """Return the reasons for a tracker by their codes, in their order; the first is the summary."""
     answer = (await api.viewer.get(f"/v1/trackers/{tracker}/explain")).json
     assert answer["summary"] == answer["reasons"][0]["text"]
     return {reason["code"]: reason["text"] for reason in answer["reasons"]}
 
 
-async def test_a_tracker_without_a_place(api: RunningApi) -> None:
-    """It says since when it waits."""
+async def test_a_tracker_without_a_place_is_explained(api: RunningApi) -> None:
+    """The reason says since when it waits."""
     body = {"account_id": "acme", "partner": "dhl", "external_id": "W"}
     tracker = (await api.operator.post("/v1/trackers", body)).json["tracker"]
     said = await why(api, tracker["id"])
@@ -49,16 +49,16 @@ async def test_a_tracker_without_a_place(api: RunningApi) -> None:
     assert instant_text(datetime.fromisoformat(tracker["created_at"])) in said["not_placed"]
 
 
-async def test_nobody_is_the_registrar(api: RunningApi) -> None:
-    """Whoever waits for a place that nobody gives is told so."""
+async def test_a_missing_registrar_is_explained(api: RunningApi) -> None:
+    """A tracker waits for its place, and no process holds the registrar's lease."""
     await api.pool.execute("DELETE FROM tickwright.job_config WHERE job_name = 'registrar'")
     body = {"account_id": "acme", "partner": "dhl", "external_id": "W"}
     tracker = (await api.operator.post("/v1/trackers", body)).json["tracker"]
     assert list(await why(api, tracker["id"])) == ["not_placed", "no_registrar"]
 
 
-async def test_a_mistyped_partner_is_one_that_nobody_can_call(api: RunningApi, ground: Ground) -> None:
-    """From the intake on, until its settings have http or a live consumer a function; partners show says the same."""
+async def test_a_mistyped_partner_is_one_that_no_consumer_can_call(api: RunningApi, ground: Ground) -> None:
+    """From the intake on, until its settings have ``http`` or a live consumer has a function; partners show agrees."""
     slot = await ground.wheel(5)
     tracker = await ground.place(slot + 1, 17, partner="dlh")
     await api.pool.execute(
@@ -78,7 +78,7 @@ async def test_a_mistyped_partner_is_one_that_nobody_can_call(api: RunningApi, g
     assert (await api.viewer.get("/v1/partners/dhl")).json["called_by"] is None
 
 
-async def test_a_tracker_in_its_slot_says_its_next_turn(api: RunningApi, ground: Ground) -> None:
+async def test_a_tracker_in_its_slot_is_explained_with_its_next_poll(api: RunningApi, ground: Ground) -> None:
     """The same instant as ``next_poll_at``, with slot and second."""
     slot = await ground.wheel(5)
     tracker = await ground.place(slot + 1, 17)
@@ -98,7 +98,7 @@ async def placed(ground: Ground) -> tuple[int, int]:
     return slot, await ground.place(slot, 7)
 
 
-async def test_the_poll_of_its_last_turn_is_followed_to_its_answer(
+async def test_the_last_poll_of_a_tracker_is_followed_to_its_answer(
     api: RunningApi, ground: Ground, placed: tuple[int, int]
 ) -> None:
     """Waiting in the outbox, frozen, published, in the queue, in flight, answered: each with its instants."""
@@ -126,8 +126,10 @@ async def test_the_poll_of_its_last_turn_is_followed_to_its_answer(
     assert list(await why(api, tracker)) == ["in_slot", "answered"]
 
 
-async def test_what_holds_it_up_is_said(api: RunningApi, ground: Ground, placed: tuple[int, int]) -> None:
-    """Paused, skipped, missed, moving, too old, a partner that is not called, nobody who selects."""
+async def test_every_reason_that_holds_up_a_tracker_is_explained(
+    api: RunningApi, ground: Ground, placed: tuple[int, int]
+) -> None:
+    """Paused, skipped, missed, moving, too old, a partner that is not called, no selector."""
     slot, tracker = placed
     pool = api.pool
     await api.admin.post("/v1/accounts/acme/pause")
@@ -168,8 +170,8 @@ async def test_what_holds_it_up_is_said(api: RunningApi, ground: Ground, placed:
     assert list(await why(api, tracker)) == ["no_selector", "last_turn_over"]
 
 
-async def test_settings_that_cannot_be_read_are_said(api: RunningApi, ground: Ground) -> None:
-    """Written by plain SQL: no consumer calls the partner, and the sentence says what to write."""
+async def test_settings_that_cannot_be_read_are_explained(api: RunningApi, ground: Ground) -> None:
+    """Written by plain SQL: no consumer calls the partner, and the reason names the wrong setting."""
     tracker = await ground.place(await ground.wheel(5), 17)
     await api.pool.execute("""UPDATE tickwright.partners SET settings = '{"rate": "fast"}' WHERE name = 'dhl'""")
     said = await why(api, tracker)
@@ -177,14 +179,14 @@ async def test_settings_that_cannot_be_read_are_said(api: RunningApi, ground: Gr
     assert "no consumer calls dhl: its settings cannot be read: settings.rate" in said["settings_invalid"]
 
 
-async def test_why_it_ended_is_said(api: RunningApi, ground: Ground) -> None:
-    """A terminal status, its age, or somebody: what did it then, whatever the settings are afterwards."""
+async def test_the_end_of_a_tracker_is_explained(api: RunningApi, ground: Ground) -> None:
+    """A terminal status, its age or a request, as it was then, whatever the settings are afterwards."""
     slot = await ground.wheel(2)
     one, two, three, four = [await ground.place(slot, n, external=f"E{n}") for n in range(4)]
     await api.operator.post(f"/v1/trackers/{one}/events", {"status": "Delivered", "at": "2026-01-01T00:00:00Z"})
     await api.pool.execute("UPDATE tickwright.trackers SET tracking_until = now() WHERE id = $1", two)
     async with api.pool.acquire() as connection:
-        await connection.execute(SQL["end_aged"], slot, 10, "pg:news")
+        await connection.execute(SQL["end_aged"], slot, 10, "pg:events")
     await api.operator.post(f"/v1/trackers/{three}/end")
     await api.pool.execute("UPDATE tickwright.trackers SET ended_at = now(), place = NULL WHERE id = $1", four)
     settings = '{"terminal_statuses": ["Returned", "registered"]}'
@@ -201,7 +203,7 @@ async def test_why_it_ended_is_said(api: RunningApi, ground: Ground) -> None:
 async def test_a_poll_that_was_skipped_is_not_called_published(
     api: RunningApi, ground: Ground, placed: tuple[int, int]
 ) -> None:
-    """Whoever brought news before its turn had it left out; whoever is placed since was not there."""
+    """A tracker with an event before its minute was left out; one that was placed since was not in the slot."""
     slot, tracker = placed
     minute = await ground.turn(slot)
     await ground.slice(slot, minute, selected=0, skipped=1)
@@ -211,10 +213,10 @@ async def test_a_poll_that_was_skipped_is_not_called_published(
     assert "published" not in await why(api, tracker)
 
 
-async def test_what_a_cap_left_out_is_said_to_be_deferred(
+async def test_a_poll_that_a_cap_may_have_deferred_is_explained(
     api: RunningApi, ground: Ground, placed: tuple[int, int]
 ) -> None:
-    """Which of the slot's trackers it was is written nowhere, and the answer says so."""
+    """The ledger does not say which trackers of the slot were deferred, and neither does the reason."""
     slot, tracker = placed
     minute = await ground.turn(slot)
     await ground.slice(slot, minute, selected=3)

@@ -1,4 +1,4 @@
-"""How fresh accounts are kept: judged from what was really polled, once, and only where somebody promised something."""
+"""Freshness of accounts: judged once, by the polls that were made, and only where a poll was promised."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -32,7 +32,7 @@ SELECT t.place / 60, turn.at, t.partner_no, turn.at + $1::float8 * interval '1 s
 
 @pytest.fixture
 async def wheels(database_url: str) -> AsyncIterator[Wheels]:
-    """A hundred trackers that are polled every ten minutes since yesterday."""
+    """A hundred trackers that have been polled every ten minutes since yesterday."""
     async with open_wheels(database_url) as wheels:
         await wheels.account("a", MINUTES)
         await wheels.register(100)
@@ -43,7 +43,7 @@ async def wheels(database_url: str) -> AsyncIterator[Wheels]:
 
 
 async def polled(wheels: Wheels, *, late_s: float = 1.0, of_ten: int = 10) -> None:
-    """Write into the ledger that so many of ten trackers were polled in their last turns."""
+    """Write into the ledger that ``of_ten`` of ten trackers were polled in their last three intervals."""
     await wheels.pool.execute(POLLED, late_s, of_ten, 10)
 
 
@@ -60,12 +60,12 @@ async def judge(wheels: Wheels, *, again: bool = False) -> Freshness:
 
 
 async def freshness(wheels: Wheels) -> Freshness:
-    """Return what is known of the account."""
+    """Return the freshness of the account."""
     return await read_freshness(wheels.pool, 1)
 
 
 async def test_polls_within_a_tenth_of_the_interval_are_fresh(wheels: Wheels) -> None:
-    """Each tracker counts once an interval, and the lag says how late the latest was."""
+    """Each tracker counts once an interval, and the lag shows how late the latest poll was."""
     await polled(wheels, late_s=30)
     found = await judge(wheels)
     assert (found.month.polls, found.month.fresh) == (100, 100)
@@ -73,8 +73,8 @@ async def test_polls_within_a_tenth_of_the_interval_are_fresh(wheels: Wheels) ->
     assert found.lag_ratio == pytest.approx(1.05)
 
 
-async def test_later_polls_are_stale(wheels: Wheels) -> None:
-    """A poll that was made counts for nothing when it came too late for the promise."""
+async def test_polls_after_a_tenth_of_the_interval_are_stale(wheels: Wheels) -> None:
+    """A poll that is made too late for the promise is stale."""
     await polled(wheels, late_s=61)
     found = await judge(wheels)
     assert (found.month.polls, found.month.fresh) == (100, 0)
@@ -82,19 +82,19 @@ async def test_later_polls_are_stale(wheels: Wheels) -> None:
     assert found.stale_since is not None
 
 
-@pytest.mark.parametrize("gone", ["nobody selected", "nobody polled"])
+@pytest.mark.parametrize("gone", ["not selected", "not polled"])
 async def test_what_was_not_polled_is_stale_whatever_the_reason(wheels: Wheels, gone: str) -> None:
-    """The judge believes the ledger alone: a tenth is missing from it, so the month's budget is overdrawn tenfold."""
-    if gone == "nobody polled":
-        await wheels.turn_until(MINUTES)
+    """The judge reads the ledger alone: a tenth is missing from it, so the month's budget is overdrawn tenfold."""
+    if gone == "not polled":
+        await wheels.select_until(MINUTES)
     await polled(wheels, of_ten=9)
     found = await judge(wheels)
     assert (found.month.polls, found.month.fresh) == (100, 90)
     assert found.error_budget_left == pytest.approx(1 - 0.1 / 0.01)
 
 
-async def test_a_turn_is_judged_once(wheels: Wheels) -> None:
-    """FRS-1: whoever takes the lease over goes on where the other one was; what was judged stays judged."""
+async def test_a_slots_minute_is_judged_once(wheels: Wheels) -> None:
+    """FRS-1: the next holder of the lease goes on where the last one was, and judges nothing again."""
     await polled(wheels)
     first = await judge(wheels)
     second = await judge(wheels, again=True)
@@ -115,15 +115,15 @@ async def test_a_turn_is_judged_once(wheels: Wheels) -> None:
         """UPDATE tickwright.partners SET settings = '{"quiet": ["00:00-24:00 UTC"]}'""",
     ],
 )
-async def test_nobody_promised_to_poll_these(wheels: Wheels, exempt: str) -> None:
-    """Newcomers, trackers with news, what is paused, quiet or was just changed: not polled, and not late."""
+async def test_trackers_without_a_promised_poll_are_not_judged(wheels: Wheels, exempt: str) -> None:
+    """New and postponed trackers, and what is paused, quiet or just changed: not polled, and not late."""
     await wheels.pool.execute(exempt)
     found = await judge(wheels)
     assert (found.recent.polls, found.recent.share, found.error_budget_left) == (0, None, None)
 
 
-async def test_one_of_several_is_no_lag(wheels: Wheels) -> None:
-    """A single poll that is missing spends budget; the account lags when it is more than that."""
+async def test_one_missing_poll_of_several_is_no_lag(wheels: Wheels) -> None:
+    """A single missing poll spends budget; the account lags when more are missing."""
     await polled(wheels)
     await wheels.pool.execute(
         "DELETE FROM tickwright.poll_done WHERE ids = ARRAY[(SELECT min(id) FROM tickwright.trackers)]"
@@ -156,14 +156,14 @@ async def test_slices_become_days_and_days_are_forgotten(wheels: Wheels) -> None
 async def test_a_deferred_poll_is_not_fresh(wheels: Wheels) -> None:
     """A cap that is too small for the account shows in its freshness, not only in its settings."""
     await wheels.pool.execute("UPDATE tickwright.polling_schedule_config SET polls_per_slice_max = 10")
-    await wheels.turn_until(MINUTES)
+    await wheels.select_until(MINUTES)
     deferred: Any = await wheels.pool.fetchval("SELECT sum(deferred) FROM tickwright.poll_slices")
     assert deferred > 0
     found = await judge(wheels)
     assert found.recent.fresh == 0
 
 
-async def test_half_of_an_account_that_is_never_polled_is_its_lag(wheels: Wheels) -> None:
+async def test_an_account_lags_when_half_of_it_is_never_polled(wheels: Wheels) -> None:
     """Also where a minute has a tracker or two: what counts is the whole interval, not each minute of it."""
     await wheels.pool.execute("DELETE FROM tickwright.trackers WHERE id > 20")
     await polled(wheels, of_ten=5)
@@ -172,8 +172,8 @@ async def test_half_of_an_account_that_is_never_polled_is_its_lag(wheels: Wheels
     assert found.stale_since is not None
 
 
-async def test_a_turn_that_is_missed_behind_a_poll_with_news_is_missed(wheels: Wheels) -> None:
-    """A poll that brought news wrote the tracker's row; that excuses no later turn."""
+async def test_a_poll_that_is_missed_after_one_with_an_event_is_stale(wheels: Wheels) -> None:
+    """A poll with an event wrote the tracker's row; that excuses no later poll."""
     await polled(wheels)
     await wheels.pool.execute(
         """WITH last AS (DELETE FROM tickwright.poll_done d USING tickwright.poll_slots s
@@ -190,7 +190,7 @@ async def test_a_turn_that_is_missed_behind_a_poll_with_news_is_missed(wheels: W
 
 
 async def test_settings_that_stay_the_same_excuse_nothing(wheels: Wheels) -> None:
-    """Whoever writes the same account every few minutes does not blind the judge."""
+    """An account that is written again every few minutes is judged all the same."""
     accounts = Accounts(wheels.pool, Cursors(wheels.pool))
     await accounts.put("a", AccountRequest(polling_interval_minutes=MINUTES), caller=Caller("test", Role.ADMIN))
     found = await judge(wheels)
@@ -198,7 +198,7 @@ async def test_settings_that_stay_the_same_excuse_nothing(wheels: Wheels) -> Non
 
 
 async def test_what_was_enabled_is_judged_from_its_next_selection_on(wheels: Wheels) -> None:
-    """A minute is selected before it comes: who was paused then was not selected, and is not late."""
+    """A minute is selected before it comes: an account that was paused then was not selected, and is not late."""
     await wheels.pool.execute("UPDATE tickwright.polling_schedule_config SET paused_at = now()")
     await wheels.pool.execute("UPDATE tickwright.polling_schedule_config SET paused_at = NULL")
     assert (await judge(wheels)).recent.polls == 0
@@ -210,12 +210,12 @@ async def test_what_was_enabled_is_judged_from_its_next_selection_on(wheels: Whe
         ("FILTER (WHERE j.took_s <= 6 * $3) AS fresh", "FILTER (WHERE j.took_s IS NOT NULL) AS fresh"),
         ("AND (done.id IS NOT NULL\n          OR (", "AND (done.id IS NOT NULL\n          AND ("),
     ],
-    ids=["a late poll is fresh", "who was not polled does not count"],
+    ids=["a late poll is fresh", "a tracker that was not polled does not count"],
 )
-async def test_a_judge_that_believes_too_much_is_found(
+async def test_a_judge_that_is_too_lenient_is_found(
     wheels: Wheels, monkeypatch: pytest.MonkeyPatch, guard: str, instead: str
 ) -> None:
-    """The mutants: with a late tenth and a missing one, nine tenths, or all, would seem fresh."""
+    """The mutants: nine tenths are late and a tenth is missing; one counts the late as fresh, one omits the missing."""
     assert guard in freshness_loop._SQL["judge"]
     monkeypatch.setitem(freshness_loop._SQL, "judge", freshness_loop._SQL["judge"].replace(guard, instead))
     await polled(wheels, late_s=61, of_ten=9)

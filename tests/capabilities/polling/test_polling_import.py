@@ -1,4 +1,4 @@
-"""Trackers by the million: NDJSON and CSV in constant memory, where one bad line costs no good one."""
+"""Bulk imports of trackers: NDJSON and CSV in constant memory; a bad line costs no good one."""
 
 import asyncio
 import json
@@ -30,12 +30,12 @@ async def send(client: Client, body: Any, kind: str = "application/x-ndjson") ->
 
 
 async def count(api: RunningApi) -> int:
-    """How many trackers wait for their places."""
+    """Return how many trackers wait for their places."""
     return int(await api.pool.fetchval("SELECT count(*) FROM tickwright.tracker_intake"))
 
 
 async def test_good_lines_register_and_bad_ones_say_why(api: RunningApi) -> None:
-    """Each bad line is rejected by its number, code and reason; one that was there counts as existing."""
+    """Each bad line is rejected by its number, code and reason; a registered tracker counts as existing."""
     await Ground(api.pool).place(await Ground(api.pool).wheel(2), external="X7")
     lines = [
         LINE % (1, 1),
@@ -69,7 +69,7 @@ async def test_good_lines_register_and_bad_ones_say_why(api: RunningApi) -> None
 
 
 async def test_a_table_registers_the_same_trackers(api: RunningApi) -> None:
-    """CSV: the first line names the columns in any order, cells may be quoted, empty ones are none."""
+    """CSV: the first line names the columns in any order, cells may be quoted, empty ones are absent."""
     table = (
         '\ufeffexternal_id,partner,account_id,tracking_until,status\r\n'
         'A1,dhl,"acme, inc",2031-01-01T00:00:00Z,Shipped\r\n'
@@ -100,13 +100,13 @@ async def test_a_table_registers_the_same_trackers(api: RunningApi) -> None:
     "head", [b"a,b,c\n", b"account_id,partner\n", b"account_id,partner,external_id,external_id\n", b"acme,dhl,A1\n"]
 )
 async def test_a_table_with_other_columns_is_refused_whole(api: RunningApi, head: bytes) -> None:
-    """Nothing is guessed from a file whose columns nobody named."""
+    """The columns of a file without names are not guessed."""
     (await send(api.operator, head + b"acme,dhl,A1\n", "text/csv")).says(400, "invalid_columns")
     assert await count(api) == 0
 
 
 async def test_a_large_import_is_complete(api: RunningApi) -> None:
-    """12,345 lines of 500 new accounts in odd pieces: every one is there once, in batches, with ids in their order."""
+    """12,345 lines of 500 new accounts in odd pieces: each tracker is registered once."""
     body = b"".join(LINE % (n % 500, n) for n in range(12_345))
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -121,9 +121,10 @@ async def test_a_large_import_is_complete(api: RunningApi) -> None:
 
 
 async def test_two_uploads_of_one_file_at_once_register_each_once(api: RunningApi) -> None:
-    """Also when one has the lines in the other order: nobody waits in a circle.
+    """Also in opposite orders of lines, without a deadlock.
 
-    Somebody holds the line in the middle until both uploads stand still; each would have half of what the other needs.
+    The test locks the middle line until both uploads wait; in the order of their lines each would then hold half of
+    what the other needs.
     """
     lines = [LINE % (1, n) for n in range(10, 60)]
     middle = (
@@ -173,7 +174,7 @@ async def test_a_cut_connection_leaves_exactly_what_the_audit_says(api: RunningA
 
 
 async def test_an_import_leaves_one_line_of_audit_with_its_counts(api: RunningApi) -> None:
-    """Who imported, and how much; a viewer imports nothing."""
+    """The line has the caller and the counts; a viewer may not import."""
     (await send(api.viewer, LINE % (1, 1))).says(403, "forbidden")
     said = (await send(api.operator, LINE % (1, 1) + b"x\n")).json
     line = (await api.viewer.get("/v1/audit?action=trackers.import")).json["items"][0]
@@ -188,8 +189,8 @@ CREATE TRIGGER shut_down BEFORE UPDATE ON tickwright.audit EXECUTE FUNCTION tick
 """
 
 
-async def test_an_import_that_loses_the_database_says_how_far_it_came(api: RunningApi) -> None:
-    """503 with the lines that are committed; the rest is sent again."""
+async def test_an_import_that_loses_the_database_reports_its_committed_lines(api: RunningApi) -> None:
+    """503 with the number of committed lines; the client sends the rest again."""
     lines = [LINE % (1, n) for n in range(6_000)]
     cut = asyncio.Event()
 

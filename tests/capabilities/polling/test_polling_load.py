@@ -1,4 +1,4 @@
-"""Accounts as a page edits them: looked up by lag and text, changed in part, and previewed before that."""
+"""Accounts as the dashboard edits them: listed by lag, searched by text, changed in part, and previewed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ SELECT account_no, $2, date_bin(make_interval(mins => $2), now() - make_interval
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[RunningApi]:
-    """A running API with the partner ``dhl``, who allows 2 calls a second, and ``ups``, who says nothing."""
+    """A running API with the partner ``dhl``, which allows 2 calls a second, and ``ups``, which has no limit."""
     async with running_api(database_url) as running:
         await Ground(running.pool).partner(settings='{"rate": "2/s", "per_minute": 60}')
         await Ground(running.pool).partner("ups")
@@ -36,12 +36,12 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 @pytest.fixture
 def ground(api: RunningApi) -> Ground:
-    """The same database, by hand."""
+    """The API's database, for writes by hand."""
     return Ground(api.pool)
 
 
 async def pages(api: RunningApi, query: str) -> list[str]:
-    """The ids of every account of a listing, page by page."""
+    """Return the ids of every account of a listing, page by page."""
     found: list[str] = []
     cursor = ""
     while True:
@@ -52,8 +52,8 @@ async def pages(api: RunningApi, query: str) -> list[str]:
         cursor = f"&cursor={page['next']}"
 
 
-async def test_the_worst_lag_comes_first_and_nobody_is_left_out(api: RunningApi) -> None:
-    """By lag, then by id; accounts that nobody judged are the last ones."""
+async def test_the_worst_lag_comes_first_and_no_account_is_left_out(api: RunningApi) -> None:
+    """By lag, then by id; accounts that are not judged yet come last."""
     for name, lag in {"a": 1.0, "b": 3.5, "c": None, "d": 1.0, "e": 0.5, "f": None}.items():
         await api.admin.send("PUT", f"/v1/accounts/{name}", {})
         if lag is not None:
@@ -65,8 +65,8 @@ async def test_the_worst_lag_comes_first_and_nobody_is_left_out(api: RunningApi)
     (await api.viewer.get(f"/v1/accounts?cursor={worst['next']}")).says(400, "invalid_cursor")
 
 
-async def test_a_text_is_found_wherever_it_stands(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any case, with what LIKE would take for a joker; a page looks at so many, and the next one goes on."""
+async def test_a_text_is_found_anywhere_in_an_account_id(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any case, wildcards of LIKE included; a page reads a bounded number, and the next one goes on."""
     names = ["acme-1", "acme_2", "b%c", "Zacme", "x1", "x2", "x3"]
     for name in names:
         await api.pool.execute("SELECT tickwright.account_number($1)", name)
@@ -80,7 +80,7 @@ async def test_a_text_is_found_wherever_it_stands(api: RunningApi, monkeypatch: 
 
 
 async def test_a_change_sets_what_is_given_and_nothing_else(api: RunningApi) -> None:
-    """Two people who edit different fields do not write over each other; the trail says what changed."""
+    """Two people who edit different fields do not overwrite each other; the audit trail has the change."""
     await api.admin.send("PUT", "/v1/accounts/acme", {"polling_interval_minutes": 30, "polls_per_slice_max": 10})
     changes: list[dict[str, Any]] = [
         {"polling_interval_minutes": 60}, {"max_age_days": 9}, {"freshness_objective": 0.9}, {},
@@ -107,7 +107,7 @@ async def test_a_change_sets_what_is_given_and_nothing_else(api: RunningApi) -> 
     ],
 )
 async def test_a_wrong_change_changes_nothing(api: RunningApi, body: Any, status: int, code: str) -> None:
-    """Each mistake by its code; an account that is not there is not made."""
+    """Each mistake has its own code; an unknown account is not created."""
     await api.admin.send("PUT", "/v1/accounts/acme", {})
     (await api.admin.send("PATCH", "/v1/accounts/acme", body)).says(status, code)
     (await api.admin.send("PATCH", "/v1/accounts/nobody", {})).says(404, "account_not_found")
@@ -115,7 +115,7 @@ async def test_a_wrong_change_changes_nothing(api: RunningApi, body: Any, status
 
 
 async def test_a_partners_settings_are_merged_and_checked_whole(api: RunningApi) -> None:
-    """What is given replaces, null takes out, a table is merged; what does not fit together is refused."""
+    """A given value replaces, null removes, a table is merged; settings that do not fit together are refused."""
     (await api.admin.send("PATCH", "/v1/partners/dhl", {"rate": "nonsense"})).says(422, "invalid_partner")
     (await api.admin.send("PATCH", "/v1/partners/nobody", {})).says(404, "partner_not_found")
     body = {"per_minute": None, "concurrency": 3, "breaker": {"open": "9s"}}
@@ -147,8 +147,8 @@ async def test_burn_rates_are_those_of_the_slices_and_days(api: RunningApi) -> N
     (await api.viewer.get("/v1/accounts/nobody/freshness")).says(404, "account_not_found")
 
 
-async def test_the_list_says_what_the_freshness_of_each_account_comes_to(api: RunningApi) -> None:
-    """Budget and burn rate are those of the detail; an account that nobody judged has none."""
+async def test_the_list_has_the_freshness_of_each_account(api: RunningApi) -> None:
+    """Budget and burn rate are those of the detail; an account that is not judged yet has none."""
     for name in ("acme", "fresh"):
         await api.admin.send("PUT", f"/v1/accounts/{name}", {"freshness_objective": 0.9})
     await api.pool.execute(JUDGED, "acme", 1.0)
@@ -164,7 +164,7 @@ async def test_the_list_says_what_the_freshness_of_each_account_comes_to(api: Ru
 
 
 async def filled(ground: Ground) -> int:
-    """Place 1,200 trackers of ``acme`` on a wheel of two hours, two thirds of them at dhl, with a turn of each slot."""
+    """Place 1,200 trackers of ``acme`` on a wheel of two hours, two thirds of them at dhl, and select each slot."""
     slot = await ground.wheel(120)
     await ground.pool.execute(
         """INSERT INTO tickwright.trackers
@@ -181,7 +181,7 @@ async def filled(ground: Ground) -> int:
     return slot
 
 
-async def test_a_preview_says_the_load_now_and_then_and_changes_nothing(api: RunningApi, ground: Ground) -> None:
+async def test_a_preview_has_the_load_before_and_after_and_changes_nothing(api: RunningApi, ground: Ground) -> None:
     """Of the account, per partner against its rate, of all, and at the peak."""
     await filled(ground)
     before = await api.pool.fetchval("SELECT row_to_json(c)::text FROM tickwright.polling_schedule_config c")
@@ -204,7 +204,7 @@ async def test_a_preview_says_the_load_now_and_then_and_changes_nothing(api: Run
 
 
 async def test_a_preview_of_a_cap_says_what_it_defers(api: RunningApi, ground: Ground) -> None:
-    """25 polls in five minutes are half of what the trackers want; what is left out stays as it is."""
+    """25 polls in five minutes are half of those that are due; a setting that is not given stays as it is."""
     await filled(ground)
     said = (await api.operator.post("/v1/accounts/acme/preview", {"polls_per_slice_max": 25})).json
     assert said["then"] == {
@@ -227,15 +227,15 @@ async def test_an_account_with_many_trackers_is_sampled(
 
 
 async def test_an_account_without_trackers_has_no_load(api: RunningApi) -> None:
-    """Nothing is divided by nothing."""
+    """There is no division by zero."""
     await api.admin.send("PUT", "/v1/accounts/acme", {})
     said = (await api.operator.post("/v1/accounts/acme/preview", {"polling_interval_minutes": 1})).json
     assert (said["then"]["polls_per_s"], said["all_then"]["slice_peak"], said["partners"]) == (0.0, 0, [])
 
 
 @pytest.mark.parametrize("letter", ["\u0457", "\U0001f69a", "\x01"])
-async def test_a_listing_goes_on_behind_the_longest_name_that_sql_can_write(database_url: str, letter: str) -> None:
-    """A cursor holds the last name of its page, whatever it takes to write it."""
+async def test_a_listing_goes_on_after_the_longest_name_that_sql_can_write(database_url: str, letter: str) -> None:
+    """A cursor holds the last name of its page, however long it is as text."""
     async with running_api(database_url) as api:
         names = [letter * 199 + last for last in "ab"]
         await api.pool.execute(

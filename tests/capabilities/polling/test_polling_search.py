@@ -1,4 +1,4 @@
-"""Trackers by how their external ids begin and by their state, and the slice ledger as a heat map."""
+"""Trackers by the prefix of their external ids and by state, and the slice ledger as a heat map."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
-from tickwright.capabilities.polling import service as trackers_store
+from tickwright.capabilities.polling import service as polling_service
 
 MINUTE = timedelta(minutes=1)
 
@@ -24,12 +24,12 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 @pytest.fixture
 def ground(api: RunningApi) -> Ground:
-    """The same database, by hand."""
+    """The API's database, for writes by hand."""
     return Ground(api.pool)
 
 
 async def found(api: RunningApi, limit: int = 2, **query: Any) -> list[str]:
-    """What a listing finds, page by page, as ``partner:external_id``."""
+    """Return what a listing finds, page by page, as ``partner:external_id``."""
     items: list[str] = []
     cursor = None
     while True:
@@ -53,8 +53,8 @@ async def several(api: RunningApi, ground: Ground) -> None:
     assert (await api.operator.post(f"/v1/trackers/{ended}/end")).status == 200
 
 
-async def test_a_beginning_finds_trackers_in_the_order_of_their_external_ids(api: RunningApi, ground: Ground) -> None:
-    """Placed, waiting and ended ones, byte by byte, and nothing is a joker; pages lose nobody and show nobody twice."""
+async def test_a_prefix_finds_trackers_in_the_order_of_their_external_ids(api: RunningApi, ground: Ground) -> None:
+    """Placed, waiting and ended ones, byte by byte, without wildcards; pages lose no tracker and show none twice."""
     await several(api, ground)
     assert await found(api, external_id="A1") == ["dhl:A1", "ups:A1", "dhl:A10", "ups:A15"]
     whole = ["dhl:A", "dhl:A%", "dhl:A1", "ups:A1", "dhl:A10", "ups:A15", "dhl:A2", "dhl:A_", "dhl:A\U0010fffe"]
@@ -62,11 +62,11 @@ async def test_a_beginning_finds_trackers_in_the_order_of_their_external_ids(api
         assert await found(api, limit, external_id="A") == whole
     assert await found(api, external_id="%") == []
     assert await found(api, external_id="Ä") == ["dhl:Ä"]
-    assert await found(api, external_id="nobody") == []
+    assert await found(api, external_id="none") == []
 
 
-async def test_a_beginning_is_filtered_as_every_listing(api: RunningApi, ground: Ground) -> None:
-    """By partner, account and state together; a cursor belongs to its beginning."""
+async def test_a_search_by_prefix_has_the_filters_of_every_listing(api: RunningApi, ground: Ground) -> None:
+    """By partner, account and state together; a cursor belongs to its prefix."""
     await several(api, ground)
     assert await found(api, external_id="A1", partner="ups") == ["ups:A1", "ups:A15"]
     assert await found(api, external_id="A", account_id="acme", state="waiting") == ["ups:A15"]
@@ -75,11 +75,11 @@ async def test_a_beginning_is_filtered_as_every_listing(api: RunningApi, ground:
     (await api.viewer.get(f"/v1/trackers?external_id=A1&limit=1&cursor={cursor}")).says(400, "invalid_cursor")
 
 
-async def test_a_beginning_that_looked_long_enough_goes_on_in_the_next_page(
+async def test_a_page_of_a_search_by_prefix_reads_a_bounded_number_of_trackers(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A filter that fits one of many costs bounded pages, some of them empty."""
-    monkeypatch.setattr(trackers_store, "READ_MAX", 3)
+    """A filter that few trackers match costs several bounded pages, some of them empty."""
+    monkeypatch.setattr(polling_service, "READ_MAX", 3)
     await several(api, ground)
     first = (await api.viewer.get("/v1/trackers?external_id=A&status=nothing")).json
     assert (first["items"], first["next"] is None) == ([], False)
@@ -88,7 +88,7 @@ async def test_a_beginning_that_looked_long_enough_goes_on_in_the_next_page(
     assert await found(api, external_id="A", partner="dhl", state="ended") == ["dhl:A2"]
 
 
-async def test_states_are_told_apart(api: RunningApi, ground: Ground) -> None:
+async def test_trackers_are_filtered_by_state(api: RunningApi, ground: Ground) -> None:
     """``waiting``, ``placed`` and ``ended``; ``ended`` as a flag says the same, and both together what fits both."""
     await several(api, ground)
     assert await found(api, state="waiting") == ["ups:A15"]
@@ -105,8 +105,8 @@ def text(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-async def test_a_heat_map_says_what_became_of_each_cell(api: RunningApi, ground: Ground) -> None:
-    """Counts add up over partners and minutes; what has no answer is told, and what can be replayed."""
+async def test_a_heat_map_counts_the_outcomes_of_each_cell(api: RunningApi, ground: Ground) -> None:
+    """Counts add up over partners and minutes, those of unanswered polls and of slots to replay included."""
     slot = await ground.wheel(120)
     now = await ground.turn(slot, 0)
     five = now - timedelta(minutes=30) - timedelta(minutes=now.minute % 5)
@@ -140,8 +140,8 @@ async def test_flatness_is_the_fullest_ten_seconds_against_the_average(api: Runn
     assert [round(cell["flatness"], 3) for cell in cells] == [*[6.0] * 6, 3.5, 6.0, 1.0]
 
 
-async def test_a_heat_map_shows_what_is_to_come(api: RunningApi, ground: Ground) -> None:
-    """Beyond now a slot counts with what its last turn held."""
+async def test_a_heat_map_shows_minutes_that_are_to_come(api: RunningApi, ground: Ground) -> None:
+    """A minute that is to come counts the trackers of its slot's last selection."""
     slot = await ground.wheel(120)
     due = await ground.turn(slot, 119)
     await ground.slice(slot, due, selected=7)
@@ -160,5 +160,5 @@ async def test_a_heat_map_shows_what_is_to_come(api: RunningApi, ground: Ground)
     ],
 )
 async def test_a_heat_map_has_a_bound(api: RunningApi, query: str) -> None:
-    """No more cells than a screen has use for, and no further back than the ledger goes."""
+    """No more cells than a screen can show, and no further back than the ledger goes."""
     (await api.viewer.get(f"/v1/slices:heat?{query}")).says(422, "invalid_range")

@@ -1,4 +1,4 @@
-"""The slice ledger: what became of each minute, what is to come, and a replay of what is missing and nothing else."""
+"""The slice ledger: outcomes of each minute, polls that are to come, and a replay of missing polls only."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -24,12 +24,12 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 @pytest.fixture
 def ground(api: RunningApi) -> Ground:
-    """The same database, by hand."""
+    """The API's database, for writes by hand."""
     return Ground(api.pool)
 
 
 async def pages(api: RunningApi, query: str) -> list[Any]:
-    """Every slice of a listing, page by page."""
+    """Return every slice of a listing, page by page."""
     items: list[Any] = []
     cursor = ""
     while True:
@@ -46,7 +46,7 @@ def text(at: datetime) -> str:
 
 
 async def test_slices_add_up_in_total_and_per_partner(api: RunningApi, ground: Ground) -> None:
-    """One row per minute, or per five of them; what was coalesced is counted in turns."""
+    """One row per minute, or per five of them; each coalesced minute of a slot counts as one."""
     slot = await ground.wheel(120)
     now = await ground.turn(slot, 0)
     five = now - timedelta(minutes=20) - timedelta(minutes=now.minute % 5)
@@ -84,8 +84,8 @@ async def test_slices_page_over_gaps(api: RunningApi, ground: Ground) -> None:
     assert [item["due_at"] for item in some] == [text(at) for at in minutes[2:5]]
 
 
-async def test_what_is_to_come_is_expected(api: RunningApi, ground: Ground) -> None:
-    """A turn that nobody has selected yet, or in time, counts with what its slot's last turn held."""
+async def test_polls_of_minutes_that_are_to_come_are_expected(api: RunningApi, ground: Ground) -> None:
+    """A minute that is not selected yet, or late, counts the trackers of its slot's last selection."""
     slot = await ground.wheel(120)
     due = await ground.turn(slot, 119)
     await ground.slice(slot, due, selected=7)
@@ -142,8 +142,8 @@ async def test_a_replay_polls_what_is_missing_and_nothing_else(api: RunningApi, 
     assert (await replay(api, minute, minute + MINUTE, dry_run=False))["trackers"] == 0
 
 
-async def test_a_turn_with_a_later_one_is_not_replayed(api: RunningApi, ground: Ground) -> None:
-    """Its trackers were polled again since; nor is one whose next turn comes first. Other partners are left alone."""
+async def test_a_minute_of_a_slot_with_a_later_one_is_not_replayed(api: RunningApi, ground: Ground) -> None:
+    """Its trackers were polled since; nor is one whose slot is due again before. Other partners are not replayed."""
     slot = await ground.wheel(120)
     for name in ("dhl", "ups"):
         await ground.place(slot, 1, partner=name, external=name)
@@ -158,8 +158,8 @@ async def test_a_turn_with_a_later_one_is_not_replayed(api: RunningApi, ground: 
     assert await api.pool.fetchval("SELECT external_ids FROM tickwright.scheduler_outbox") == ["ups"]
 
 
-async def test_replayed_turns_of_one_wheel_are_released_a_minute_apart(api: RunningApi, ground: Ground) -> None:
-    """However many are missing, a wheel brings twice its normal load at most."""
+async def test_replayed_slots_of_one_wheel_are_released_a_minute_apart(api: RunningApi, ground: Ground) -> None:
+    """However many are missing, a wheel has at most twice its normal load."""
     slot = await ground.wheel(120)
     for n in range(4):
         await ground.place(slot + n, 30, external=f"E{n}")

@@ -1,4 +1,4 @@
-"""The document's table by plain SQL: a row registers, and what may be changed is changed."""
+"""The source document's table by plain SQL: an insert registers a tracker, and some columns can be changed."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from kit.polling import Ground
 from kit.waiting import eventually_async
 from tickwright.capabilities.polling.service import POLL_EVENTS
 from tickwright.capabilities.polling.trackers.events import is_terminal
-from tickwright.capabilities.polling.wheels import loops as wheels_store
+from tickwright.capabilities.polling.wheels import loops
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.node import open_node
 from tickwright.store.queries import load
@@ -23,13 +23,13 @@ INSERT = "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, 
 
 @pytest.fixture
 async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """Somebody's own connections."""
+    """Connections of a user's own program."""
     async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
         yield pool
 
 
 async def test_an_insert_registers(pool: asyncpg.Pool) -> None:
-    """Account and partner are made where they are missing; the age is the account's; ids may be given."""
+    """Missing accounts and partners are created; the age is the account's; ids may be given."""
     await pool.execute("INSERT INTO tickwright.polling_schedule_config (account_id, max_age_days) VALUES ('a', 10)")
     sql = "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner) VALUES ('a', 'new') RETURNING *"
     row = await pool.fetchrow(sql)
@@ -45,8 +45,8 @@ async def test_an_insert_registers(pool: asyncpg.Pool) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "status = 'Delivered'"], ids=["placed", "ended before it is placed"])
-async def test_who_copies_a_table_keeps_when_trackers_were_polled(pool: asyncpg.Pool, end: str) -> None:
-    """While it waits, at its place, and when it ends; and an old ``created_at`` is no tracker that waits for long."""
+async def test_copied_trackers_keep_when_they_were_last_polled(pool: asyncpg.Pool, end: str) -> None:
+    """While they wait, at their places, and when they end; an old ``created_at`` is no long wait."""
     copied = datetime.now(UTC) - timedelta(days=3)
     await pool.execute(
         "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, created_at, last_polled_at) "
@@ -61,14 +61,14 @@ async def test_who_copies_a_table_keeps_when_trackers_were_polled(pool: asyncpg.
         await pool.execute(f"UPDATE tickwright.shipment_polling_tracker SET {end}")
     else:
         async with pool.acquire() as connection, connection.transaction():
-            await wheels_store.add_missing_wheels(connection)
-            assert await wheels_store.place_new(connection, 10) == (1, 1)
+            await loops.add_missing_wheels(connection)
+            assert await loops.place_new(connection, 10) == (1, 1)
     assert await pool.fetchval("SELECT last_polled_at FROM tickwright.trackers") == copied
     assert await pool.fetchval(shown) == copied
 
 
-async def test_a_small_id_of_ones_own_never_sets_the_sequence_back(pool: asyncpg.Pool) -> None:
-    """Others draw from it: an id that was drawn is never drawn again."""
+async def test_a_small_id_that_is_given_never_sets_the_sequence_back(pool: asyncpg.Pool) -> None:
+    """An id that the sequence has given is never given again."""
     for n in range(3):
         await pool.execute(INSERT, "a", "dhl", f"x{n}")
     await pool.execute(
@@ -115,7 +115,7 @@ async def test_a_bad_row_is_refused_by_its_code(pool: asyncpg.Pool, columns: str
 
 
 async def test_status_and_age_can_be_changed_and_nothing_else(pool: asyncpg.Pool) -> None:
-    """``next_poll_at`` follows from the place, and what was registered stays: those are refused by name."""
+    """``next_poll_at`` follows from the place, and registered values are fixed: changes of them are refused by code."""
     ground = Ground(pool)
     placed = await ground.place(await ground.wheel(2), external="P")
     await pool.execute(INSERT, "acme", "dhl", "W")
@@ -133,8 +133,8 @@ LISTED = '{"terminal_statuses": ["Returned", "Lost"]}'
 
 
 @pytest.mark.parametrize("where", ["placed", "waiting"])
-async def test_a_terminal_status_ends_a_tracker_and_is_told(pool: asyncpg.Pool, where: str) -> None:
-    """As by REST: no place and no turn any more, one message to where the news go; said again, nothing more."""
+async def test_a_terminal_status_ends_a_tracker_and_is_published(pool: asyncpg.Pool, where: str) -> None:
+    """As by REST: no place and no poll any more, and one message to the events' destination; a repetition adds none."""
     ground = Ground(pool)
     await pool.execute("UPDATE tickwright.poll_news SET destination = 'kafka:shop.poll-events'")
     if where == "placed":
@@ -151,16 +151,16 @@ async def test_a_terminal_status_ends_a_tracker_and_is_told(pool: asyncpg.Pool, 
     assert await pool.fetchval("SELECT count(*) FROM tickwright.tracker_intake") == 0
     [message] = await ground.events()
     assert (message["destination"], message["key"]) == ("kafka:shop.poll-events", str(tracker))
-    told = json.loads(message["payload"])
-    assert abs(datetime.fromisoformat(told.pop("at")) - row["ended_at"]) < timedelta(seconds=1)
-    assert told == {
+    payload = json.loads(message["payload"])
+    assert abs(datetime.fromisoformat(payload.pop("at")) - row["ended_at"]) < timedelta(seconds=1)
+    assert payload == {
         "version": 1, "event": "ended", "reason": "terminal", "tracker_id": tracker, "account_id": "acme",
         "partner": "dhl", "external_id": "X", "status": "Delivered", "previous_status": "registered", "event_id": None,
     }  # fmt: skip
 
 
 async def test_the_partners_own_list_decides_which_status_ends(pool: asyncpg.Pool) -> None:
-    """What it does not list ends nothing; nor does more time for one whose status would end it."""
+    """A status that it does not list ends nothing; nor does more time for a tracker whose status would end it."""
     ground = Ground(pool)
     await ground.partner(settings=LISTED)
     tracker = await ground.place(await ground.wheel(2), external="X")
@@ -178,7 +178,7 @@ async def test_the_partners_own_list_decides_which_status_ends(pool: asyncpg.Poo
 @pytest.mark.parametrize("settings", ["{}", LISTED, '{"terminal_statuses": []}', '{"terminal_statuses": null}'])
 @pytest.mark.parametrize("status", ["Delivered", "delivered", "Lost", ""])
 async def test_sql_and_the_api_end_at_the_same_statuses(pool: asyncpg.Pool, settings: str, status: str) -> None:
-    """Two places that decide, one rule."""
+    """The function in SQL and the one in Python have the same rule."""
     row = await pool.fetchrow(
         "SELECT tickwright.ends_trackers($1, $2::jsonb) AS ends, ($2::jsonb)->'terminal_statuses' AS listed",
         status,
@@ -187,8 +187,8 @@ async def test_sql_and_the_api_end_at_the_same_statuses(pool: asyncpg.Pool, sett
     assert row["ends"] == is_terminal(status, row["listed"])
 
 
-async def test_a_process_writes_down_where_news_go(database_url: str, pool: asyncpg.Pool) -> None:
-    """Whoever changes trackers by plain SQL knows no Kafka: the destination is in the database."""
+async def test_a_process_stores_the_destination_of_events(database_url: str, pool: asyncpg.Pool) -> None:
+    """A program that changes trackers by plain SQL knows no Kafka: the destination is in the database."""
     settings = Settings(
         database_url=SecretStr(database_url),
         metrics_bind=Bind("127.0.0.1", 0),
@@ -196,14 +196,14 @@ async def test_a_process_writes_down_where_news_go(database_url: str, pool: asyn
         kafka_prefix="shop",
         kafka_allow_single_broker=True,
     )
-    news = "SELECT destination FROM tickwright.poll_news"
-    assert await pool.fetchval(news) == POLL_EVENTS
+    destination = "SELECT destination FROM tickwright.poll_news"
+    assert await pool.fetchval(destination) == POLL_EVENTS
     async with open_node(settings, ["scheduler"], any_port=True):
-        assert await pool.fetchval(news) == "kafka:shop.poll-events"
+        assert await pool.fetchval(destination) == "kafka:shop.poll-events"
 
 
-async def test_a_delete_forgets(pool: asyncpg.Pool) -> None:
-    """Waiting or placed, it is gone, and can be registered anew."""
+async def test_a_deleted_tracker_can_be_registered_again(pool: asyncpg.Pool) -> None:
+    """Waiting or placed, it is gone, and can be registered again."""
     ground = Ground(pool)
     await ground.place(await ground.wheel(2), external="P")
     await pool.execute(INSERT, "acme", "dhl", "W")
@@ -219,7 +219,7 @@ async def test_a_delete_forgets(pool: asyncpg.Pool) -> None:
         "DELETE FROM tickwright.shipment_polling_tracker",
     ],
 )
-async def test_one_that_is_being_placed_is_met_at_its_place(pool: asyncpg.Pool, statement: str) -> None:
+async def test_a_change_reaches_a_tracker_that_is_being_placed(pool: asyncpg.Pool, statement: str) -> None:
     """A change or a deletion that waits for the registrar's transaction is not lost."""
     slot = await Ground(pool).wheel(2)
     await pool.execute(INSERT, "acme", "dhl", "W")

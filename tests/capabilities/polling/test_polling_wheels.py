@@ -1,4 +1,4 @@
-"""Trackers on wheels: placed once, and selected once a turn."""
+"""Trackers on wheels: placed once, and selected once an interval."""
 
 from collections import Counter
 from datetime import timedelta
@@ -10,7 +10,7 @@ from kit.wheels import (
     Wheels,
     check_a_turn_is_selected_once,
     check_each_once,
-    check_nobody_is_left_behind,
+    check_every_tracker_is_polled,
     check_nothing_is_selected_after_its_end,
 )
 from tickwright.capabilities.polling.wheels import loops
@@ -51,7 +51,7 @@ async def test_every_tracker_is_selected_once_an_interval(wheels: Wheels) -> Non
     await wheels.account("b", 15)
     await wheels.register(300, "a")
     await wheels.register(300, "b", prefix="B")
-    await wheels.turn_until(47)
+    await wheels.select_until(47)
     polls = await wheels.polls()
     check_each_once(polls)
     dues = await wheels.dues()
@@ -78,8 +78,8 @@ async def test_a_round_selects_a_minute_ahead_and_the_next_round_nothing_more(wh
     check_each_once(await wheels.polls())
 
 
-async def test_paused_postponed_and_aged_trackers_are_passed_over(wheels: Wheels) -> None:
-    """An account, a partner, a tracker with news, one past its time; each is counted as skipped."""
+async def test_paused_postponed_and_aged_trackers_are_skipped(wheels: Wheels) -> None:
+    """A paused account or partner, a tracker with an event, one past its time; each is counted as skipped."""
     await wheels.account("p", 5)
     for account, partner in (("a", "dhl"), ("p", "dhl"), ("a", "ups"), ("a", "gls"), ("a", "dpd")):
         await wheels.account(account, 5)
@@ -90,7 +90,7 @@ async def test_paused_postponed_and_aged_trackers_are_passed_over(wheels: Wheels
         "UPDATE tickwright.trackers SET skip_until = now() + interval '1 day' WHERE external_id ~ 'gls'"
     )
     await wheels.pool.execute("UPDATE tickwright.trackers SET tracking_until = now() WHERE external_id ~ 'dpd'")
-    await wheels.turn_until(6)
+    await wheels.select_until(6)
     selected = {row["id"] for row in await wheels.polls()}
     kept = await wheels.pool.fetch(
         """SELECT id FROM tickwright.shipment_polling_tracker WHERE account_id = 'a' AND partner = 'dhl'"""
@@ -99,13 +99,13 @@ async def test_paused_postponed_and_aged_trackers_are_passed_over(wheels: Wheels
     assert await wheels.pool.fetchval("SELECT sum(skipped) FROM tickwright.poll_slices") == 80
 
 
-async def test_two_selectors_take_a_turn_once(wheels: Wheels) -> None:
+async def test_two_selectors_select_a_slots_minute_once(wheels: Wheels) -> None:
     """Also without a lease: the slot that has advanced is not selected for the same minute again."""
     await check_a_turn_is_selected_once(wheels)
 
 
 async def test_a_tracker_whose_wheel_is_not_there_yet_waits_for_it(wheels: Wheels) -> None:
-    """The registrar takes nothing from the intake that it cannot place, whatever was committed since it looked."""
+    """The registrar takes nothing from the intake that it cannot place, whatever is committed meanwhile."""
     await wheels.register(1)
     await wheels.account("late", 77)
     await wheels.pool.execute(
@@ -121,7 +121,7 @@ async def test_a_tracker_whose_wheel_is_not_there_yet_waits_for_it(wheels: Wheel
 
 
 async def test_an_id_that_is_taken_does_not_stop_the_registrar(wheels: Wheels) -> None:
-    """Whoever comes second under an id gets another one; nobody behind him waits for it."""
+    """The second tracker with an id gets another one, and no other tracker waits for it."""
     await wheels.register(3)
     await wheels.pool.execute(
         """INSERT INTO tickwright.tracker_intake (id, account_no, partner_no, external_id, tracking_until)
@@ -131,13 +131,13 @@ async def test_an_id_that_is_taken_does_not_stop_the_registrar(wheels: Wheels) -
     assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers") == 6
 
 
-async def test_nothing_is_selected_behind_the_end_of_its_tracker(wheels: Wheels) -> None:
-    """P3: whoever is delivered, or past his time, is in no turn that begins afterwards."""
+async def test_no_tracker_is_selected_after_its_end(wheels: Wheels) -> None:
+    """P3: a tracker that is delivered, or past its time, is not selected afterwards."""
     await check_nothing_is_selected_after_its_end(wheels)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(4))
-async def test_after_outages_changes_and_crashes_nobody_is_left_behind(wheels: Wheels, seed: int) -> None:
-    """P5, P6: everybody has a place, and waits for an interval at most."""
-    await check_nobody_is_left_behind(wheels, seed)
+async def test_after_outages_changes_and_crashes_no_tracker_is_left_behind(wheels: Wheels, seed: int) -> None:
+    """P5, P6: every tracker has a place, and waits for an interval at most."""
+    await check_every_tracker_is_polled(wheels, seed)

@@ -1,4 +1,4 @@
-"""What functions of partners do that no contract allows: each fails its own poll, which is tried again."""
+"""Partner functions that break their contract: each fails its own poll, which is tried again."""
 
 import asyncio
 import sys
@@ -22,14 +22,14 @@ from tickwright.partners.outcomes import Failed, Throttled
 
 
 class _Base(BaseException):
-    """Not an ``Exception``, as a panic of native code."""
+    """Not an ``Exception``, like a panic of native code."""
 
     def __repr__(self) -> str:
         sys.exit(4)
 
 
 class _Nameless:
-    """Cannot be shown."""
+    """Cannot be converted to text."""
 
     def __str__(self) -> str:
         raise _Base
@@ -59,7 +59,7 @@ def _strange(number: int) -> Any:
 
 
 async def check_strange_functions_cost_their_poll_only(url: str) -> None:
-    """Every one of ten polls fails in its own way at first, and is done at its second try."""
+    """Each of ten polls fails in its own way first, and is done at its second try."""
     tried: dict[int, int] = {}
 
     async def strange(poll: Poll) -> Answer:
@@ -77,12 +77,12 @@ async def check_strange_functions_cost_their_poll_only(url: str) -> None:
 
 
 async def test_whatever_a_function_does_fails_its_poll_which_is_tried_again(database_url: str) -> None:
-    """POL-1: nothing of it ends the consumer, keeps a permit, or is left without a second try."""
+    """POL-1: no such failure ends the consumer, keeps a permit, or prevents a second try."""
     await check_strange_functions_cost_their_poll_only(database_url)
 
 
 async def check_failures_are_counted(url: str) -> None:
-    """Every poll fails in its own way at first, and is done at its second try."""
+    """Each poll fails in its own way first, and is done at its second try."""
     tried: dict[int, str] = {}
 
     async def strange(poll: Poll) -> Answer:
@@ -99,15 +99,15 @@ async def check_failures_are_counted(url: str) -> None:
     assert counted == (len(STRANGE), len(STRANGE)), "POL-1: a failure counts as one"
 
 
-async def test_a_function_that_cancels_its_task_or_raises_ours_fails_its_poll(database_url: str) -> None:
+async def test_a_function_that_cancels_its_task_or_raises_our_errors_fails_its_poll(database_url: str) -> None:
     """POL-1: the breaker and the pauses between tries act on them as on any other failure."""
     await check_failures_are_counted(database_url)
 
 
-async def test_the_suite_notices_that_any_cancelled_task_is_taken_for_ended(
+async def test_the_suite_notices_a_cancelled_task_that_counts_as_ended(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the guard: what a function asks of its own task is no failure of it."""
+    """The mutant: a function that cancels its own task does not fail."""
     mutate(monkeypatch, tasks.ends_task, "task in _ENDED", "task is not None and task.cancelling() > 0")
     with pytest.raises(AssertionError, match="POL-1"):
         await check_failures_are_counted(database_url)
@@ -116,7 +116,7 @@ async def test_the_suite_notices_that_any_cancelled_task_is_taken_for_ended(
 async def test_the_suite_notices_a_cancellation_that_is_no_failure(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the boundary: a cancellation of the function's own is no failure, and is tried again at once."""
+    """The mutant: a function that raises a cancellation does not fail, and is tried again at once."""
     mutate(monkeypatch, PartnerDispatcher._call, "if ends_task(error):", "if not isinstance(error, Exception):")
     monkeypatch.setattr(sys.modules[__name__], "_strange", _cancelled)
     with pytest.raises(AssertionError, match="POL-1"):
@@ -133,11 +133,11 @@ async def test_a_crash_of_the_consumer_costs_no_poll(
     """The service starts again in its process, under the same session: what it held is released and taken again."""
     write, crashes = ResultWriter._write, list[int]()
 
-    async def write_or_crash(effector: ResultWriter, answers: Mapping[GroupWork, Answers]) -> Any:
+    async def write_or_crash(writer: ResultWriter, answers: Mapping[GroupWork, Answers]) -> Any:
         if not crashes and sum(map(len, answers.values())) >= 1:
             crashes.append(1)
-            raise RuntimeError("nobody thought of this")
-        return await write(effector, answers)
+            raise RuntimeError("an unexpected error")
+        return await write(writer, answers)
 
     monkeypatch.setattr(ResultWriter, "_write", write_or_crash)
     program = Declarations()
@@ -147,7 +147,7 @@ async def test_a_crash_of_the_consumer_costs_no_poll(
         return Answer("moving")
 
     async with running(settings_of(database_url, tmp_path, ""), program, "poll-consumer") as node:
-        trackers = await seed(node.installation.pool, 1)  # no later answer of its turn brings the lost one back
+        trackers = await seed(node.installation.pool, 1)  # no later answer of its group replaces the lost one
         await eventually_async(
             lambda: all_done(node.installation.pool, trackers), 60, what="POL-1: a poll is carried out"
         )
@@ -155,17 +155,17 @@ async def test_a_crash_of_the_consumer_costs_no_poll(
         assert crashes
 
 
-async def test_a_consumer_that_crashed_is_quiet_also_where_others_have_its_turns(
+async def test_a_crashed_consumer_can_stop_although_others_have_its_groups(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of them waits to be written here any more: who waits for that, to stop, does not wait in vain."""
+    """None of their answers is still to be written here, so a stop does not wait for one."""
     crashes = list[int]()
 
-    async def crash(effector: ResultWriter, answers: Mapping[GroupWork, Answers]) -> Any:
+    async def crash(writer: ResultWriter, answers: Mapping[GroupWork, Answers]) -> Any:
         crashes.append(len(answers))
         async with side.pool.acquire() as connection:
             await connection.execute("DELETE FROM tickwright.poll_queue")
-        raise RuntimeError("nobody thought of this")
+        raise RuntimeError("an unexpected error")
 
     async def acme(_poll: Poll) -> Answer:
         return Answer("moving")
@@ -180,12 +180,12 @@ async def test_a_consumer_that_crashed_is_quiet_also_where_others_have_its_turns
         await again
 
 
-async def test_a_consumer_that_is_drained_behind_a_crash_gives_its_turns_back(
+async def test_a_consumer_that_is_drained_after_a_crash_releases_its_groups(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not started again, so nothing writes its answers: a drain waited for that until it was cut off."""
+    """It is not started again, so nothing writes its answers, and the drain does not wait for them."""
 
-    async def crash(_effector: ResultWriter, _answers: Mapping[GroupWork, Answers]) -> Any:
+    async def crash(_writer: ResultWriter, _answers: Mapping[GroupWork, Answers]) -> Any:
         raise RuntimeError("a bug")
 
     async def acme(_poll: Poll) -> Answer:
@@ -195,7 +195,7 @@ async def test_a_consumer_that_is_drained_behind_a_crash_gives_its_turns_back(
     async with running_consumer(database_url, functions={"acme": acme}) as side:
         await seed(side.pool, 1)
         await asyncio.wait([side.life])
-        side.consumer.writer.write_soon(next(iter(side.consumer._works)))  # as a call that ends behind the crash
+        side.consumer.writer.write_soon(next(iter(side.consumer._works)))  # as a call that ends after the crash
         await asyncio.wait_for(side.consumer.quiesce(), 60)
         held = "SELECT count(*) FROM tickwright.poll_queue WHERE owner IS NOT NULL"
         assert await side.pool.fetchval(held) == 0

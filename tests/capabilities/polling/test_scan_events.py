@@ -1,4 +1,4 @@
-"""Scan events that polls bring: which are new, told once each, whatever their order and the tracker's status."""
+"""Scan events of polls: each new one is published once, whatever their order and the tracker's status."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from kit.api import ADMIN
 from kit.consumers import EVENTS_TO, Trackers, events, seed
 from kit.waiting import eventually_async
 from tickwright import Answer, ScanEvent
-from tickwright.capabilities.polling.consumer import result_writer as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer
 from tickwright.capabilities.polling.consumer.result_writer import (
     EVENTS_KEPT,
     GroupAnswers,
@@ -39,14 +39,14 @@ class World:
     async def poll(
         self, status: str, *scans: ScanEvent, at: datetime | None = None, terminal: bool = False
     ) -> list[str]:
-        """Write the effect of one answer; return the texts of the events that it told."""
+        """Write the effect of one answer; return the texts of the events that it published."""
         before = len(await events(self.pool))
         async with self.pool.acquire() as connection, connection.transaction():
             await self.write(connection, Answer(status, at, scans), terminal=terminal)
         return [event["text"] for message in (await events(self.pool))[before:] for event in message["events"]]
 
     async def write(self, connection: Connection, *answers: Answer, terminal: bool = False) -> WrittenResults:
-        """Write effects of polls of as many minutes in one transaction."""
+        """Write the answers of polls of different minutes in one transaction."""
         effects = {}
         for answer in answers:
             self._polls += 1
@@ -65,13 +65,13 @@ _KEPT = "SELECT coalesce(events, '[]')::text FROM tickwright.trackers"
 
 @pytest.fixture
 async def world(database_url: str) -> Any:
-    """A tracker that nothing is known of."""
+    """A tracker without a status or events of a poll."""
     pool = await open_pool(database_url)
     yield World(pool, await seed(pool, 1))
     await pool.close()
 
 
-async def test_events_of_one_instant_are_told_once_each(world: World) -> None:
+async def test_events_of_one_instant_are_published_once_each(world: World) -> None:
     """Also one that comes later, with the same status or another; the same instant and text is the same event."""
     assert await world.poll("moving", ScanEvent(AT, "arrived"), at=AT) == ["arrived"]
     assert await world.poll("moving", ScanEvent(AT, "arrived"), ScanEvent(AT, "sorted"), at=AT) == ["sorted"]
@@ -80,27 +80,29 @@ async def test_events_of_one_instant_are_told_once_each(world: World) -> None:
     assert await world.kept() == ["arrived", "customs", "sorted"]
 
 
-async def test_a_scan_from_before_the_status_is_told(world: World) -> None:
-    """Whether that counts from its receipt, or came by webhook: a status hides no event."""
+async def test_a_scan_from_before_the_status_is_published(world: World) -> None:
+    """A status hides no event, whether it counts from its receipt or came by webhook."""
     assert await world.poll("moving") == []
     assert await world.poll("moving", ScanEvent(AT, "scanned")) == ["scanned"]
     said = await PollingService(world.pool).take_event(1, StatusEvent("customs", datetime.now(UTC)), caller=ADMIN)
     assert said.outcome == "applied"
-    told = await world.poll("moving", ScanEvent(AT, "scanned"), ScanEvent(AT + timedelta(minutes=1), "late"), at=AT)
-    assert told == ["late"]
+    published = await world.poll(
+        "moving", ScanEvent(AT, "scanned"), ScanEvent(AT + timedelta(minutes=1), "late"), at=AT
+    )
+    assert published == ["late"]
     assert (await events(world.pool))[-1]["event"] == "events"
     assert (await PollingService(world.pool).get(1)).status == "customs"
 
 
-async def test_the_scan_of_an_older_terminal_status_is_told_with_the_end(world: World) -> None:
-    """A tracker says "delivered at door" although a later scan was known."""
+async def test_the_scan_of_an_older_terminal_status_is_published_with_the_end(world: World) -> None:
+    """The event "delivered at door" is published although a later scan is known."""
     await world.poll("moving", ScanEvent(AT, "depot scan"), at=AT)
     door = ScanEvent(AT - timedelta(minutes=1), "delivered at door")
     assert await world.poll("Delivered", door, ScanEvent(AT, "depot scan"), at=door.at, terminal=True) == [door.text]
     assert (await events(world.pool))[-1]["event"] == "ended"
 
 
-async def test_an_event_ahead_of_the_clock_is_told_when_its_time_has_come(world: World) -> None:
+async def test_an_event_ahead_of_the_clock_is_published_when_its_time_has_come(world: World) -> None:
     """The same answer has nothing new before, and one event afterwards."""
     ahead = ScanEvent(await world.pool.fetchval("SELECT clock_timestamp() + interval '2 seconds'"), "soon")
     assert await world.poll("moving", ScanEvent(AT, "scanned"), ahead) == ["scanned"]
@@ -108,15 +110,15 @@ async def test_an_event_ahead_of_the_clock_is_told_when_its_time_has_come(world:
     assert await world.poll("moving", ScanEvent(AT, "scanned"), ahead) == ["soon"]
 
 
-async def check_each_event_is_told_once(world: World, seed_of: int) -> None:
-    """What is promised: told once, unless it comes when ten later ones are known already; then never.
+async def check_each_event_is_published_once(world: World, seed_of: int) -> None:
+    """The promise: published once, or never when ten later ones are known already.
 
     The courier repeats its history, whole or in part, with additions at any place, of few instants; webhooks come
     between.
     """
     chance = random.Random(seed_of)
     history: list[ScanEvent] = []
-    told: list[tuple[datetime, str]] = []
+    published: list[tuple[datetime, str]] = []
     for step in range(25):
         for n in range(chance.choice([0, 0, 1, 2, 4])):
             at = AT + timedelta(seconds=chance.randrange(8)) + timedelta(microseconds=chance.choice([0, 0, 5]))
@@ -126,25 +128,25 @@ async def check_each_event_is_told_once(world: World, seed_of: int) -> None:
                 1, StatusEvent(f"s{step}", AT + timedelta(seconds=step)), caller=ADMIN
             )
         answer = chance.sample(history, chance.choice([len(history)] * 3 + [len(history) // 2]))
-        latest = sorted(told)[-EVENTS_KEPT:]
-        known, full = set(told), len(latest) == EVENTS_KEPT
+        latest = sorted(published)[-EVENTS_KEPT:]
+        known, full = set(published), len(latest) == EVENTS_KEPT
         expected = {(scan.at, scan.text) for scan in answer} - known
         expected = {one for one in expected if not full or one > latest[0]}
         status, since = f"s{chance.randrange(3)}", chance.choice([None, AT, AT + timedelta(seconds=9)])
         assert Counter(await world.poll(status, *answer, at=since)) == Counter(text for _, text in expected)
-        told += expected
-        assert await world.kept() == [text for _, text in sorted(told)[-EVENTS_KEPT:]]
-    assert len(told) > EVENTS_KEPT
+        published += expected
+        assert await world.kept() == [text for _, text in sorted(published)[-EVENTS_KEPT:]]
+    assert len(published) > EVENTS_KEPT
 
 
 @pytest.mark.parametrize("seed_of", range(6))
-async def test_a_courier_that_repeats_its_history_has_each_event_told_once(world: World, seed_of: int) -> None:
-    """T8."""
-    await check_each_event_is_told_once(world, seed_of)
+async def test_a_courier_that_repeats_its_history_has_each_event_published_once(world: World, seed_of: int) -> None:
+    """T8: whatever the order and the parts of its history that it sends."""
+    await check_each_event_is_published_once(world, seed_of)
 
 
-async def test_a_history_longer_than_what_is_kept_is_told_once(world: World) -> None:
-    """A hundred events, told at once; again, and with one more, only that one is."""
+async def test_a_history_longer_than_what_is_kept_is_published_once(world: World) -> None:
+    """A hundred events are published; sent again with one more, only that one is."""
     scans = [ScanEvent(AT + timedelta(seconds=n), f"scan {n}") for n in range(100)]
     assert len(await world.poll("moving", *scans)) == 100
     assert await world.poll("moving", *reversed(scans)) == []
@@ -152,7 +154,7 @@ async def test_a_history_longer_than_what_is_kept_is_told_once(world: World) -> 
 
 
 async def check_two_polls_of_one_tracker(world: World, scans: Sequence[ScanEvent]) -> None:
-    """The second is compared with what the first wrote, in one transaction; in two it is passed over meanwhile."""
+    """In one transaction the second is compared with what the first wrote; from another one it is skipped meanwhile."""
     async with world.pool.acquire() as one, world.pool.acquire() as other:
         writing = one.transaction()
         await writing.start()
@@ -160,12 +162,12 @@ async def check_two_polls_of_one_tracker(world: World, scans: Sequence[ScanEvent
         assert (await world.write(other, Answer("moving", events=tuple(scans)))).locked
         await writing.commit()
         assert not (await world.write(other, Answer("moving", events=tuple(scans)))).locked
-    told = [event["text"] for message in await events(world.pool) for event in message["events"]]
-    assert Counter(told) == Counter(scan.text for scan in scans)
+    published = [event["text"] for message in await events(world.pool) for event in message["events"]]
+    assert Counter(published) == Counter(scan.text for scan in scans)
 
 
-async def test_two_polls_of_one_tracker_at_once_tell_each_event_once(world: World) -> None:
-    """T8, behind the tracker's lock."""
+async def test_two_polls_of_one_tracker_at_once_publish_each_event_once(world: World) -> None:
+    """T8, under the tracker's lock."""
     await check_two_polls_of_one_tracker(world, [ScanEvent(AT, text) for text in "abc"])
 
 
@@ -174,9 +176,12 @@ MUTANTS = {
         "EXCEPT SELECT jsonb_array_elements(k.events)) AS unknown) AS s\n        WHERE",
         ") AS unknown) AS s\n        WHERE (k.status_at IS NULL OR s.at > k.status_at) AND",
     ),
-    "what is kept no more is new again": ("(coalesce(jsonb_array_length(k.events), 0) < 10", "(true"),
-    "what is older than anything kept is old": ("(coalesce(jsonb_array_length(k.events), 0) < 10", "(k.events IS NULL"),
-    "the mark is believed of other answers": ("(k.told_mark = f.mark) IS NOT TRUE", "k.told_mark IS NULL"),
+    "an event that is not kept any more is new again": ("(coalesce(jsonb_array_length(k.events), 0) < 10", "(true"),
+    "an event that is older than the kept ones is old": (
+        "(coalesce(jsonb_array_length(k.events), 0) < 10",
+        "(k.events IS NULL",
+    ),
+    "the mark counts for other answers": ("(k.told_mark = f.mark) IS NOT TRUE", "k.told_mark IS NULL"),
 }
 
 
@@ -185,8 +190,8 @@ async def test_the_suite_notices_a_rule_of_events_that_is_missing(
     world: World, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     """A mutant of each part of the rule is found by the histories."""
-    mutated = consumer_store.SQL["write_results"].replace(*MUTANTS[mutant])
-    assert mutated != consumer_store.SQL["write_results"]
-    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_results": mutated}))
+    mutated = result_writer.SQL["write_results"].replace(*MUTANTS[mutant])
+    assert mutated != result_writer.SQL["write_results"]
+    monkeypatch.setattr(result_writer, "SQL", MappingProxyType({**result_writer.SQL, "write_results": mutated}))
     with pytest.raises(AssertionError):
-        await check_each_event_is_told_once(world, 1)
+        await check_each_event_is_published_once(world, 1)

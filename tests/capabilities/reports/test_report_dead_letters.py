@@ -18,7 +18,7 @@ BODY = b'{"report_id": 42, "listeners": ["users"]}'
 
 @pytest.fixture
 async def queues(rabbit_server: RabbitServer) -> AsyncIterator[Reports]:
-    """Two listeners' queues of the test's own."""
+    """The queues of two listeners, for this test alone."""
     reports = Reports(rabbit_server.url)
     await reports.prepare("users", "tags")
     yield reports
@@ -27,23 +27,23 @@ async def queues(rabbit_server: RabbitServer) -> AsyncIterator[Reports]:
 
 @pytest.fixture
 async def api(database_url: str, queues: Reports) -> AsyncIterator[RunningApi]:
-    """An API that knows where RabbitMQ is."""
+    """An API that is connected to RabbitMQ."""
     async with running_api(database_url, dead_calls=queues.dead) as api:
         yield api
 
 
-async def bury(queues: Reports, listener: str, *ids: str, body: bytes = BODY) -> None:
-    """Bury calls of a listener."""
+async def dead_letter_calls(queues: Reports, listener: str, *ids: str, body: bytes = BODY) -> None:
+    """Dead-letter calls of a listener."""
     async with queues.consumer(listener) as source:
         for one in ids:
             await queues.tell(listener, one, body=body)
             assert await source.dead_letter(await taken(source), "unreadable", "It is no call.")
 
 
-async def test_a_viewer_sees_whose_calls_died_and_why(api: RunningApi, queues: Reports) -> None:
-    """Listener, report, reason, words and instant; of one listener alone; and how many there are in all."""
-    await bury(queues, "users", "a")
-    await bury(queues, "tags", "b", body=b"\xff[" + b"1" * 6000)
+async def test_a_viewer_sees_the_listener_and_the_reason_of_a_dead_call(api: RunningApi, queues: Reports) -> None:
+    """Listener, report, reason, text and instant; filtered by listener; and the total."""
+    await dead_letter_calls(queues, "users", "a")
+    await dead_letter_calls(queues, "tags", "b", body=b"\xff[" + b"1" * 6000)
     page = (await api.viewer.get("/v1/dead-letters/reports")).json
     assert page["count"] == 2
     first, second = page["items"]
@@ -55,10 +55,10 @@ async def test_a_viewer_sees_whose_calls_died_and_why(api: RunningApi, queues: R
     assert [item["id"] for item in page["items"]] == ["b"]
 
 
-async def test_an_operator_puts_them_back_to_their_listeners(api: RunningApi, queues: Reports) -> None:
+async def test_an_operator_requeues_dead_calls_to_their_listeners(api: RunningApi, queues: Reports) -> None:
     """By id or all, each into the queue that it came from, with a line in the audit trail."""
-    await bury(queues, "users", "a", "b")
-    await bury(queues, "tags", "c")
+    await dead_letter_calls(queues, "users", "a", "b")
+    await dead_letter_calls(queues, "tags", "c")
     wanted = {"ids": ["b", "nowhere"]}
     (await api.viewer.post("/v1/dead-letters/reports/requeue", wanted)).says(403, "forbidden")
     for body in ({}, {"ids": ["a"], "all": True}):
@@ -75,36 +75,36 @@ async def test_an_operator_puts_them_back_to_their_listeners(api: RunningApi, qu
     ]  # fmt: skip
 
 
-async def test_without_rabbitmq_there_are_none(database_url: str) -> None:
-    """Nobody is called there, so nothing is given up."""
+async def test_without_rabbitmq_there_are_no_dead_calls(database_url: str) -> None:
+    """No listener is called through RabbitMQ there, so no call is dead-lettered."""
     async with running_api(database_url) as api:
         assert (await api.viewer.get("/v1/dead-letters/reports")).json == {"items": [], "count": 0}
         done = (await api.operator.post("/v1/dead-letters/reports/requeue", {"all": True})).json
         assert done == {"requeued": 0, "ids": [], "more": False}
 
 
-async def test_a_rabbitmq_that_is_away_is_unavailable(database_url: str) -> None:
-    """Worth trying again."""
-    away = RabbitDeadLetters("amqp://guest:guest@127.0.0.1:1/", report_exchanges("t"))
-    async with running_api(database_url, dead_calls=away) as api:
+async def test_dead_calls_on_an_unavailable_rabbitmq_are_a_503(database_url: str) -> None:
+    """503 with the code of an unavailable RabbitMQ."""
+    unreachable = RabbitDeadLetters("amqp://guest:guest@127.0.0.1:1/", report_exchanges("t"))
+    async with running_api(database_url, dead_calls=unreachable) as api:
         (await api.viewer.get("/v1/dead-letters/reports")).says(503, "rabbitmq_unavailable")
 
 
-async def test_the_command_line_lists_and_puts_back(database_url: str, queues: Reports) -> None:
-    """``--kind reports``: by id or ``--all``; 1 where an id is none."""
-    await bury(queues, "users", "a", "b")
+async def test_the_command_line_lists_and_requeues_dead_calls(database_url: str, queues: Reports) -> None:
+    """``--kind reports``: by id or ``--all``; exit code 1 where an id is unknown."""
+    await dead_letter_calls(queues, "users", "a", "b")
     env = environment(DATABASE_URL=database_url, AMQP_URL=queues.url, AMQP_PREFIX=queues.shared.prefix)
 
-    async def said(*words: str) -> Said:
-        return await asyncio.to_thread(tickwright, "dead-letters", *words, "--kind", "reports", env=env)
+    async def run(*arguments: str) -> Said:
+        return await asyncio.to_thread(tickwright, "dead-letters", *arguments, "--kind", "reports", env=env)
 
-    listed = await said("list", "--limit", "1")
+    listed = await run("list", "--limit", "1")
     assert listed.code == 0, listed.err
     assert "unreadable" in listed.out
     assert "1 of 2" in listed.err
-    assert (await said("list", "--subject", "tags")).err == "no dead letters\n0 of 2\n"
-    gone = await said("requeue", "b", "nowhere", "--json")
+    assert (await run("list", "--subject", "tags")).err == "no dead letters\n0 of 2\n"
+    gone = await run("requeue", "b", "nowhere", "--json")
     assert (gone.code, gone.json["ids"], gone.error["ids"]) == (1, ["b"], ["nowhere"])
-    assert (await said("requeue", "x", "--all")).code == 2
-    assert (await said("requeue", "--all")).out == "1 requeued\n"
+    assert (await run("requeue", "x", "--all")).code == 2
+    assert (await run("requeue", "--all")).out == "1 requeued\n"
     assert await queues.ids_in(queues.names("users").queue) == ["b", "a"]

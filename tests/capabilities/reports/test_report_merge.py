@@ -34,7 +34,7 @@ def part(folder: Path, listener: str, columns: Mapping[str, str], rows: Sequence
 def merged(
     folder: Path, parts: Sequence[PartFile], sql: str, *, form: Format = "csv", bom: bool = False
 ) -> tuple[MergedFile, bytes]:
-    """Return what a merge says of its file, and the file."""
+    """Return the facts that a merge reports of its file, and the file's bytes."""
     out = folder / f"out.{form}"
     found = merge(parts, sql, out, form=form, bom=bom, folder=folder, bounds=BOUNDS)
     return found, out.read_bytes()
@@ -61,7 +61,7 @@ JOIN = "SELECT w.id, u.name, w.amount, w.at FROM withdrawals AS w JOIN users AS 
 
 
 def test_parts_are_joined_into_one_csv(tmp_path: Path, shop: list[PartFile]) -> None:
-    """Rows in the SELECT's order; exact decimals, instants in UTC, a name that is a formula made harmless."""
+    """Rows in the SELECT's order; exact decimals, instants in UTC, a name that is a formula is escaped."""
     found, data = merged(tmp_path, shop, JOIN)
     assert data.decode() == (
         "id,name,amount,at\r\n"
@@ -97,7 +97,7 @@ def test_a_feed_is_one_row_of_json_values(tmp_path: Path, shop: list[PartFile]) 
 
 
 def refused(folder: Path, parts: Sequence[PartFile], sql: str, *, form: Format = "csv") -> Rejected:
-    """Return the error of a merge, which leaves no file and tells of no path."""
+    """Return the error of a merge; it leaves no file and names no path."""
     with pytest.raises(Rejected) as caught:
         merged(folder, parts, sql, form=form)
     assert leftovers(folder) == []
@@ -107,25 +107,25 @@ def refused(folder: Path, parts: Sequence[PartFile], sql: str, *, form: Format =
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Return what is there beside the parts."""
+    """Return the names of files that are no parts."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".ndjson")
 
 
-def test_no_rows_are_a_file_with_a_header(tmp_path: Path, shop: list[PartFile]) -> None:
-    """And with its mark of the byte order, if that is asked for."""
+def test_a_result_without_rows_is_a_file_with_a_header(tmp_path: Path, shop: list[PartFile]) -> None:
+    """With a byte order mark, if that is requested."""
     found, data = merged(tmp_path, shop, "SELECT id, name FROM users WHERE false", bom=True)
     assert (found.rows, data) == (0, b"\xef\xbb\xbfid,name\r\n")
 
 
 def test_a_part_without_rows_has_its_columns(tmp_path: Path, shop: list[PartFile]) -> None:
-    """What an optional listener did not bring is joined as nothing."""
+    """The empty part of an optional listener can be joined; its columns are null."""
     empty = part(tmp_path, "limits", {"user_id": "BIGINT", "most": "DECIMAL(10,2)"}, [])
     sql = "SELECT id, most FROM users LEFT JOIN limits ON id = user_id ORDER BY id"
     assert table(tmp_path, [*shop, empty], sql) == [["id", "most"], ["0", ""], ["1", ""], ["2", ""]]
 
 
-def test_a_part_of_which_nothing_is_known_says_so(tmp_path: Path, shop: list[PartFile]) -> None:
-    """It may stand there unused; whoever asks for its columns hears what to do."""
+def test_selecting_columns_of_a_part_without_known_columns_is_refused(tmp_path: Path, shop: list[PartFile]) -> None:
+    """Its rows can be counted; the error for a SELECT of its columns names the part."""
     empty = part(tmp_path, "limits", {}, [])
     assert table(tmp_path, [*shop, empty], "SELECT count(*) AS n FROM limits") == [["n"], ["0"]]
     error = refused(tmp_path, [*shop, empty], "SELECT most FROM limits")
@@ -134,7 +134,7 @@ def test_a_part_of_which_nothing_is_known_says_so(tmp_path: Path, shop: list[Par
 
 
 def test_parquet_keeps_types_and_values(tmp_path: Path, shop: list[PartFile]) -> None:
-    """No apostrophes there; integers of 128 bits, as every sum is, stay exact."""
+    """Without apostrophes; integers of 128 bits, such as every sum, stay exact."""
     sql = (
         "SELECT name, sum(w.id) AS s, max(amount) AS m, max(w.at) AS last "
         "FROM withdrawals w JOIN users u ON u.id = user_id"
@@ -149,10 +149,10 @@ def test_parquet_keeps_types_and_values(tmp_path: Path, shop: list[PartFile]) ->
 
 
 @pytest.mark.parametrize("value", ["{n}::HUGEINT", "[{n}::HUGEINT]", "{{'a': {n}::UHUGEINT}}"])
-def test_a_whole_number_that_parquet_does_not_have_is_refused_with_what_to_write(
+def test_an_integer_that_parquet_cannot_hold_is_refused_with_the_remedy(
     tmp_path: Path, shop: list[PartFile], value: str
 ) -> None:
-    """38 digits are kept, 39 are no double; as a text they are all there."""
+    """38 digits are kept; 39 are refused instead of rounded to a double; as a text all are kept."""
     most, more = "9" * 38, str(2**127 - 1)
     merged(tmp_path, shop, f"SELECT {value.format(n=most)} AS v", form="parquet")
     assert most in str(duckdb.read_parquet(f"{tmp_path}/out.parquet").fetchall())
@@ -164,10 +164,10 @@ def test_a_whole_number_that_parquet_does_not_have_is_refused_with_what_to_write
 
 
 @pytest.mark.parametrize("value", ["{v}", "[{v}]", "{{'a': {v}}}"])
-def test_a_negative_interval_in_parquet_is_refused_with_what_to_write(
+def test_a_negative_interval_in_parquet_is_refused_with_the_remedy(
     tmp_path: Path, shop: list[PartFile], value: str
 ) -> None:
-    """DuckDB raises an error of the disk; it is the value, and trying again changes nothing."""
+    """DuckDB raises an error of the disk, but the value is the cause: the error is not retriable."""
     negative = "INTERVAL '1 day -00:00:01'"
     sql = f"SELECT {value.format(v=negative)} AS v"
     error = refused(tmp_path, shop, sql, form="parquet")
@@ -192,7 +192,7 @@ def test_a_negative_interval_in_parquet_is_refused_with_what_to_write(
 def test_sql_that_does_not_fit_is_refused_with_its_reason(
     tmp_path: Path, shop: list[PartFile], sql: str, says: str
 ) -> None:
-    """In DuckDB's words, within 1,000 characters."""
+    """With DuckDB's message, within 1,000 characters."""
     error = refused(tmp_path, shop, sql)
     assert error.code == "merge_refused"
     assert says in error.message
@@ -208,7 +208,7 @@ def test_sql_that_does_not_fit_is_refused_with_its_reason(
         ("TIME", "25:00"),
     ],
 )  # fmt: skip
-def test_a_value_that_does_not_fit_names_listener_column_and_row(tmp_path: Path, kind: str, value: Any) -> None:
+def test_the_error_for_a_value_that_does_not_fit_names_its_place(tmp_path: Path, kind: str, value: Any) -> None:
     """It is never rounded, cut or guessed into another value."""
     rows = [{"id": 1, "v": None}, {"id": 2, "v": value}]
     error = refused(tmp_path, [part(tmp_path, "users", {"id": "BIGINT", "v": kind}, rows)], "SELECT * FROM users")
@@ -238,14 +238,14 @@ def test_a_value_that_does_not_fit_names_listener_column_and_row(tmp_path: Path,
          "6ba7b810-9dad-11d1-80b4-00c04fd430c8"), ("BLOB", "=x", "3d78"),
     ],
 )  # fmt: skip
-def test_a_value_is_written_in_one_way(tmp_path: Path, kind: str, value: Any, written: str) -> None:
+def test_values_of_each_type_are_written_in_one_form(tmp_path: Path, kind: str, value: Any, written: str) -> None:
     """By its type: exact, in UTC, and safe."""
     rows = part(tmp_path, "users", {"v": kind, "n": "BIGINT"}, [{"v": value, "n": 1}])
     assert table(tmp_path, [rows], "SELECT * FROM users") == [["v", "n"], [written, "1"]]
 
 
-async def test_numbers_that_no_type_holds_stay_numbers_beside_texts_that_are_made_safe(tmp_path: Path) -> None:
-    """A decimal of more than 38 digits has its whole column come as text, its negative numbers too."""
+async def test_numbers_too_long_for_every_type_are_not_escaped_as_formulas(tmp_path: Path) -> None:
+    """A decimal of more than 38 digits makes its column a text column; its negative numbers are not escaped."""
     wide = "-" + "1234567890" * 5 + ".25"
 
     async def rows() -> AsyncIterator[dict[str, Any]]:
@@ -264,7 +264,7 @@ async def test_numbers_that_no_type_holds_stay_numbers_beside_texts_that_are_mad
 
 
 class SourceRows:
-    """Rows as a source gives them, in one piece."""
+    """Rows of a source, in one piece."""
 
     def __init__(self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
         self.columns = [Column(name, kind) for name, kind in columns]
@@ -309,8 +309,8 @@ async def test_numbers_in_documents_keep_their_digits(tmp_path: Path) -> None:
     assert row == ['"x  y"', LONG]
 
 
-async def test_documents_of_programs_are_what_they_were(tmp_path: Path) -> None:
-    """An object that looks like a document as a text, and a text beside objects, are not taken for one."""
+async def test_documents_of_functions_stay_unchanged(tmp_path: Path) -> None:
+    """An object like the internal form of a document, and a text among objects, are kept as they are."""
     values: list[Any] = [{"json text": "5"}, "5", {"json text": [1], "b": 2}, '{"json text":"5"}', {"a": 0.1}]
 
     async def rows() -> AsyncIterator[dict[str, Any]]:
@@ -325,7 +325,7 @@ async def test_documents_of_programs_are_what_they_were(tmp_path: Path) -> None:
 
 
 async def test_documents_that_are_declared_as_texts_or_lists_keep_their_digits(tmp_path: Path) -> None:
-    """A declared type outranks the source's."""
+    """A declared type takes precedence over the source's."""
     raw = msgspec.Raw(f"[{LONG}]".encode())
     numbers = msgspec.Raw(f'["{LONG}", -{LONG}, 1.5, 1e5, null]'.encode())
     rows = SourceRows([(name, "JSON") for name in "abcd"], [[raw, msgspec.Raw(LONG.encode()), numbers, raw]])
@@ -337,8 +337,8 @@ async def test_documents_that_are_declared_as_texts_or_lists_keep_their_digits(t
         await write_part(rows, tmp_path / "refused.ndjson", declared={"a": "JSON[]"})
 
 
-async def test_a_document_that_is_no_text_is_refused_by_its_row(tmp_path: Path) -> None:
-    """Bytes that are not UTF-8 are no document."""
+async def test_a_document_that_is_not_utf_8_is_refused_with_its_row(tmp_path: Path) -> None:
+    """The error names row and column."""
     rows = SourceRows([("doc", "JSON")], [[None], [msgspec.Raw(b'["\xff"]')]])
     with pytest.raises(Rejected, match="row 2, column doc") as refused:
         await write_part(rows, tmp_path / "docs.ndjson", declared={})
@@ -346,8 +346,8 @@ async def test_a_document_that_is_no_text_is_refused_by_its_row(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("line", ["{", '{"id": 1', "[1]", "5", '{"id": 1, "id": 2}', '{"id": "\\ud800"}', "\x00"])
-def test_a_line_that_is_no_row_names_the_listener(tmp_path: Path, line: str) -> None:
-    """A file that was cut off is never a shorter report."""
+def test_the_error_for_a_line_that_is_no_row_names_the_listener(tmp_path: Path, line: str) -> None:
+    """A file that was cut off is an error, never a shorter report."""
     broken = part(tmp_path, "users", {"id": "VARCHAR"}, [{"id": "1"}])
     broken.path.write_text(f'{{"id": "1"}}\n{line}')
     error = refused(tmp_path, [broken], "SELECT * FROM users")
@@ -357,8 +357,8 @@ def test_a_line_that_is_no_row_names_the_listener(tmp_path: Path, line: str) -> 
 
 
 @pytest.mark.parametrize("columns", [[("id", "NOPE")], [("id", "BIGINT"), ("ID", "BIGINT")], [("id", "BIGINT') --")]])
-def test_columns_that_are_none_are_refused(tmp_path: Path, columns: list[tuple[str, str]]) -> None:
-    """A type is a value in the statement, not a piece of it."""
+def test_invalid_columns_of_a_part_are_refused(tmp_path: Path, columns: list[tuple[str, str]]) -> None:
+    """A type is a value in the statement, not a part of its text."""
     path = tmp_path / "part.ndjson"
     path.touch()
     broken = PartFile("users", path, tuple(Column(*one) for one in columns))
@@ -376,7 +376,7 @@ def test_columns_that_are_none_are_refused(tmp_path: Path, columns: list[tuple[s
     ],
 )
 def test_a_feed_has_its_bounds(tmp_path: Path, shop: list[PartFile], sql: str, code: str) -> None:
-    """One row, 100,000 values, 1 MiB: what comes of it are values of queries."""
+    """One row, 100,000 values in a list, 1 MiB: queries get its values."""
     with pytest.raises(Rejected) as caught:
         feed(shop, sql, folder=tmp_path, bounds=BOUNDS)
     assert caught.value.code == code

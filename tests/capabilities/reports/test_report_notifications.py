@@ -1,4 +1,4 @@
-"""Who asked for a report hears of its end: over HTTP, signed as Standard Webhooks say, by the roles as they run."""
+"""The end of a report is sent to its receiver over HTTP, signed as in Standard Webhooks, by the roles as they run."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ def program() -> Declarations:
         yield {}
 
     made.report("users", listeners=["users"])(lambda: None)
-    made.report("scores", listeners=["broken"], notify="desk")(lambda: None)
+    made.report("scores", listeners=["broken"], notify="ops")(lambda: None)
     return made
 
 
@@ -54,18 +54,18 @@ async def ask(node: Node, **body: Any) -> int:
 
 
 def read(secret: str, one: Received) -> Any:
-    """Return what the receiver reads who knows this secret, by the specification's own library."""
+    """Verify a message with this secret, by the specification's own library, and return its content."""
     return Webhook(secret).verify(one.body, {name.lower(): value for name, value in one.headers.items()})
 
 
 def ends(receiver: HttpReceiver, secret: str) -> list[tuple[Received, Any]]:
-    """Return what was told of ends of reports; a failed one is an alert as well, which receivers hear in its time."""
-    told = [(one, read(secret, one)) for one in receiver.received]
-    return [(one, said) for one, said in told if "report_id" in said]
+    """Return the notifications of ended reports, without those of alerts, which a failed report raises as well."""
+    messages = [(one, read(secret, one)) for one in receiver.received]
+    return [(one, content) for one, content in messages if "report_id" in content]
 
 
-async def test_the_end_of_a_report_is_told_over_http_signed(database_url: str, tmp_path: Path) -> None:
-    """Once for each, finished and failed, with where the file is and why there is none; nobody else can forge it."""
+async def test_the_end_of_a_report_is_notified_over_http_and_signed(database_url: str, tmp_path: Path) -> None:
+    """One for each, finished or failed, with the file's path or the error; another secret does not verify it."""
     settings = Settings(
         database_url=SecretStr(database_url), home=tmp_path, metrics_bind=Bind("127.0.0.1", 0),
         allow_targets="127.0.0.1", lease=timedelta(seconds=2),
@@ -78,15 +78,15 @@ async def test_the_end_of_a_report_is_told_over_http_signed(database_url: str, t
         work = asyncio.create_task(node.run(signals=False))
         try:
             receivers = AlertReceivers(node.installation.pool, target_check(settings), RULES)
-            secret = (await receivers.put("desk", ReceiverRequest(url=receiver.url), caller=ADMIN)).secret
+            secret = (await receivers.put("ops", ReceiverRequest(url=receiver.url), caller=ADMIN)).secret
             assert secret is not None
-            finished, failed = await ask(node, type="users", notify="desk"), await ask(node, type="scores")
-            await eventually_async(lambda: len(ends(receiver, secret)) == 2, 60, what="both ends are told")
+            finished, failed = await ask(node, type="users", notify="ops"), await ask(node, type="scores")
+            await eventually_async(lambda: len(ends(receiver, secret)) == 2, 60, what="both notifications arrive")
         finally:
             node.supervisor.request()
             await work
-        told = {said["report_id"]: (one.id, said) for one, said in ends(receiver, secret)}
-        (good_id, good), (bad_id, bad) = told[finished], told[failed]
+        notified = {content["report_id"]: (one.id, content) for one, content in ends(receiver, secret)}
+        (good_id, good), (bad_id, bad) = notified[finished], notified[failed]
         assert (good["event"], good["type"], good["rows"], good["error"]) == ("report.finished", "users", 1, None)
         assert good["file"] == f"/v1/reports/{finished}/file"
         assert good["checksum"] is not None

@@ -1,8 +1,8 @@
 """Parts in Redis against a model, step by step: whatever listeners, zombies and supervisors do, in any order.
 
-The model is what the promise says: a part is stored once, nothing older gets into a newer hash, a newer epoch begins
-with an empty one, another record's hash is left alone, a report that is over takes nothing, the count is the number of
-marks, and every hash ends.
+The model has the promises: a part is stored once, nothing older gets into a newer hash, a newer epoch begins with an
+empty one, another record's hash is left alone, a report that has ended accepts no part, the count is the number of
+marks, and every hash has a time to live.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Hash:
 
 
 class PartsLife(RuleBasedStateMachine):
-    """Two reports, and everybody who puts, reads, renews, closes and flushes."""
+    """Two reports, whose parts are put, read, renewed, closed and flushed."""
 
     url = ""
 
@@ -74,14 +74,14 @@ class PartsLife(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
     def teardown(self) -> None:
-        """Close the connections of this life."""
+        """Close the connections of this run."""
         self.do(self.link.aclose())
         self.do(self.redis.aclose())
         self.loop.close()
 
     @rule(key=KEYS, data=DATA, note=NOTES, life_s=LIVES)
     def put(self, key: PartKey, data: bytes, note: str, life_s: int) -> None:
-        """Any listener's part of any epoch, however often."""
+        """Put any listener's part of any epoch, however often."""
         if self._is_not_ours(key.report_id, key.nonce):
             with pytest.raises(Unavailable, match="another installation"):
                 self.do(self.parts.put(key, data, note, ttl=timedelta(seconds=life_s)))
@@ -107,7 +107,7 @@ class PartsLife(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def get(self, key: PartKey) -> None:
-        """Any part of any epoch."""
+        """Read any part of any epoch."""
         known = self.model.get(key.report_id, Hash(key.nonce))
         ours = known.nonce == key.nonce and not known.status and known.epoch == key.epoch
         there = ours and key.listener in known.parts
@@ -115,7 +115,7 @@ class PartsLife(RuleBasedStateMachine):
 
     @rule(epochs=st.lists(st.tuples(REPORTS, EPOCHS), max_size=3), life_s=LIVES)
     def touch(self, epochs: list[tuple[int, int]], life_s: int) -> None:
-        """Any reports and epochs."""
+        """Renew any reports and epochs."""
         self.do(self.parts.touch(epochs, ttl=timedelta(seconds=life_s)))
         for number, epoch in epochs:
             known = self.model.get(number)
@@ -124,20 +124,20 @@ class PartsLife(RuleBasedStateMachine):
 
     @rule(number=REPORTS, status=st.sampled_from(["finished", "failed", "cancelled"]), nonce=NONCES, life_s=LIVES)
     def close(self, number: int, status: str, nonce: str, life_s: int) -> None:
-        """The end, however often."""
+        """Close a report, however often."""
         self.do(self.parts.close(number, status, nonce=nonce, ttl=timedelta(seconds=life_s)))
         if not self._is_not_ours(number, nonce):
             self.model[number] = Hash(nonce, status=status, life_s=life_s)
 
     @rule(number=REPORTS)
     def lose(self, number: int) -> None:
-        """A flush, a restart without a file, the end of a life."""
+        """Delete a hash, as a flush, a restart without persistence or an expiry does."""
         self.do(self.redis.delete(self.parts.key(number)))
         self.model.pop(number, None)
 
     @invariant()
-    def everything_is_as_promised(self) -> None:
-        """Field by field, and with the life that was given last."""
+    def redis_equals_the_model(self) -> None:
+        """Field by field, with the time to live that was set last."""
         for number in (1, 2):
             known = self.model.get(number)
             assert self.do(self.redis.hgetall(self.parts.key(number))) == ({} if known is None else known.fields())
@@ -148,8 +148,8 @@ class PartsLife(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)
-def test_parts_do_what_is_promised_in_every_order(redis_server: RedisServer) -> None:
-    """Stored once, epochs apart, over is over, the count is the number of marks, every hash ends."""
+def test_parts_in_redis_equal_the_model_in_every_order(redis_server: RedisServer) -> None:
+    """The promises of the module's docstring hold after every sequence of calls."""
     PartsLife.url = redis_server.url
     run_state_machine_as_test(
         PartsLife,

@@ -1,4 +1,4 @@
-"""Rows on their way take a bounded room, however large each of them is."""
+"""Rows in transit take bounded memory, however large each of them is."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,19 +23,19 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had since it was last forgotten."""
+    """Return the peak memory of this process since the last reset."""
     [line] = [line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 
 
-def forget_peak() -> int:
-    """Forget the peak, and return what there is now."""
+def reset_peak() -> int:
+    """Reset the peak, and return the memory in use."""
     CLEAR.write_text("5")
     return peak_bytes()
 
 
 async def of_a_function(_url: str, _folder: Path) -> AsyncIterator[Mapping[str, Any]]:
-    """Give rows as a program's function does; each text is its own."""
+    """Yield rows as a program's function does; each text is an object of its own."""
     for number in range(ROWS):
         yield {"id": number, "text": chr(97 + number % 26) * ROW_BYTES}
 
@@ -47,12 +47,12 @@ def query(url: str, sql: str) -> Any:
 
 
 def of_postgres(url: str, _folder: Path) -> Any:
-    """Give rows as PostgreSQL sends them."""
+    """Return rows as PostgreSQL sends them."""
     return query(url, f"SELECT n AS id, repeat('x', {ROW_BYTES}) AS text FROM generate_series(1, {ROWS}) AS n")
 
 
 def of_sqlite(_url: str, folder: Path) -> Any:
-    """Give rows as SQLite makes them."""
+    """Return rows as SQLite makes them."""
     with closing(sqlite3.connect(folder / "empty.db")) as database:
         database.execute("CREATE TABLE t (id integer)")
     numbers = f"WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < {ROWS})"
@@ -61,12 +61,12 @@ def of_sqlite(_url: str, folder: Path) -> Any:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("make", [of_a_function, of_postgres, of_sqlite])
-async def test_a_thousand_rows_of_a_megabyte_take_the_room_of_a_few(
+async def test_a_thousand_rows_of_a_megabyte_take_the_memory_of_a_few(
     database_url: str, tmp_path: Path, make: Callable[[str, Path], Any]
 ) -> None:
     """Pieces are bounded by bytes, not only by rows, from the source to the file."""
     rows, path = make(database_url, tmp_path), tmp_path / "part.ndjson"
-    before = forget_peak()
+    before = reset_peak()
     try:
         if make is of_a_function:
             facts = await write_part(rows, path, declared={})
@@ -82,33 +82,33 @@ async def test_a_thousand_rows_of_a_megabyte_take_the_room_of_a_few(
 
 
 async def of_a_large_function(_url: str, _folder: Path) -> AsyncIterator[Mapping[str, Any]]:
-    """Give one row above the bound."""
+    """Yield one row above the bound."""
     yield {"text": "x" * (ROW_BYTES_MAX + 1)}
 
 
 def of_large_postgres(url: str, _folder: Path) -> Any:
-    """Ask PostgreSQL for rows of 200 MB."""
+    """Query PostgreSQL for rows of 200 MB."""
     return query(url, "SELECT repeat('x', 200000000) AS text FROM generate_series(1, 10);  -- ten")
 
 
 def of_large_sqlite(_url: str, folder: Path) -> Any:
-    """Ask SQLite for rows of 200 MB."""
+    """Query SQLite for rows of 200 MB."""
     with closing(sqlite3.connect(folder / "empty.db")) as database:
         database.execute("CREATE TABLE t (id integer)")
     return query(f"sqlite://{folder}/empty.db", "SELECT hex(zeroblob(100000000)) AS text")
 
 
 def of_large_files(_url: str, folder: Path) -> Any:
-    """Ask DuckDB for a row of 20 MB."""
+    """Query DuckDB for a row of 20 MB."""
     (folder / "files").mkdir()
     return query(f"files://{folder}/files", "SELECT repeat('x', 20000000) AS text FROM range(2)")
 
 
 @pytest.mark.parametrize("make", [of_a_large_function, of_large_postgres, of_large_sqlite, of_large_files])
-async def test_a_row_above_its_bound_is_refused_and_takes_no_room(
+async def test_a_row_above_its_bound_is_refused_and_takes_no_memory(
     database_url: str, tmp_path: Path, make: Callable[[str, Path], Any]
 ) -> None:
-    """PostgreSQL weighs a row before it sends it and SQLite before it makes it; the error says what to do."""
+    """PostgreSQL measures a row before it sends it, and SQLite before it makes it; the error names the remedy."""
     await check_too_large(make(database_url, tmp_path), tmp_path / "part.ndjson")
 
 
@@ -122,8 +122,8 @@ async def write_rows(rows: Any, path: Path) -> None:
 
 
 async def check_too_large(rows: Any, path: Path) -> None:
-    """Check that rows are refused, permanently and within the room of a few pieces."""
-    before = forget_peak()
+    """Check that rows are refused, permanently and within the memory of a few pieces."""
+    before = reset_peak()
     with pytest.raises(Rejected, match="gives a row of more than 16 MiB of text; select fewer columns") as refused:
         await write_rows(rows, path)
     took = peak_bytes() - before
@@ -133,10 +133,10 @@ async def check_too_large(rows: Any, path: Path) -> None:
 
 
 @pytest.mark.storm
-async def test_a_missing_bound_in_the_query_is_noticed(
+async def test_the_suite_notices_a_query_without_the_bound_on_rows(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A PostgreSQL source that sends its query as it is holds a whole row before it can refuse it."""
+    """Without its bound, a PostgreSQL source holds a whole row before it refuses it."""
     monkeypatch.setattr(postgres, "_AHEAD", "")
     monkeypatch.setattr(postgres, "_BEHIND", "")
     with pytest.raises(AssertionError, match=r"^\d+ MB"):
@@ -146,9 +146,9 @@ async def test_a_missing_bound_in_the_query_is_noticed(
 @pytest.mark.matrix
 @pytest.mark.parametrize("column", ["repeat('x', 16000000)", "decode(repeat('ab', 16000000), 'hex')"])
 async def test_rows_just_below_the_bound_are_written(database_url: str, tmp_path: Path, column: str) -> None:
-    """A few of the largest rows are in memory at once, and no more, although they are sent as twice as much."""
+    """Only a few of the largest rows are in memory at once, although they are sent at twice their size."""
     path = tmp_path / "part.ndjson"
-    before = forget_peak()
+    before = reset_peak()
     async with query(database_url, f"SELECT {column} AS large FROM generate_series(1, 40)") as rows:
         facts = await write_part(rows, path, declared={})
     took = peak_bytes() - before
@@ -158,15 +158,15 @@ async def test_rows_just_below_the_bound_are_written(database_url: str, tmp_path
 
 
 @pytest.mark.parametrize("end", ["", ";", "\n;\n", "; -- the end", " -- the ; end", " /* ; */ ; /* ; */ ;"])
-async def test_what_ends_a_query_is_no_part_of_it(database_url: str, end: str) -> None:
-    """Semicolons and comments behind a query are taken, and its quoted ones stay."""
+async def test_semicolons_and_comments_after_a_query_are_removed(database_url: str, end: str) -> None:
+    """Quoted semicolons of the query stay."""
     async with query(database_url, f"SELECT ';' AS a, :x AS b, 'c' AS a{end}".replace(":x", "1")) as rows:
         assert [tuple(row) async for piece in rows for row in piece] == [(";", 1, "c")]
         assert [column.name for column in rows.columns] == ["a", "b", "a"]
 
 
-def test_small_rows_are_gathered_to_full_pieces_and_large_ones_to_few() -> None:
-    """Whatever there is comes, in its order; the last piece is what is left."""
+def test_pieces_have_many_small_rows_or_few_large_ones() -> None:
+    """Every row comes, in order; the last piece has the rest."""
     for text, most in (("", PIECE_ROWS), ("x" * (PIECE_BYTES // 50), 55)):
         left = [(number, text) for number in range(1_230)]
 
@@ -182,15 +182,15 @@ def test_small_rows_are_gathered_to_full_pieces_and_large_ones_to_few() -> None:
         assert {len(piece) for piece in pieces[:-1]} == {most}
 
 
-def test_wide_rows_are_gathered_to_few() -> None:
-    """Cells take memory whatever is in them: a piece ends with its fifty thousandth, inside lists too."""
+def test_pieces_have_few_wide_rows() -> None:
+    """Every cell takes memory: a piece ends with its fifty thousandth, items of lists included."""
     rows: list[list[Any]] = [[True] * 1_000, [[1] * 999], [([{"a": 2}] * 333, None)]]
     for row, most in zip(rows, (50, 50, 75), strict=True):
         assert len(gathered(lambda count, row=row: [row] * count, "source a")) == most  # type: ignore[misc]
 
 
 async def test_wide_rows_of_postgresql_come_in_small_pieces(database_url: str) -> None:
-    """Columns, and items of arrays."""
+    """Columns and items of arrays count."""
     columns = ", ".join(f"i % 2 = 0 AS c{number}" for number in range(1_000))
     for selected in (columns, "array_fill(i, ARRAY[1000])"):
         sql = f"SELECT {selected} FROM generate_series(1, 100) AS s(i)"
@@ -199,5 +199,5 @@ async def test_wide_rows_of_postgresql_come_in_small_pieces(database_url: str) -
 
 
 def test_a_weight_counts_texts_at_any_depth() -> None:
-    """A list of long texts in one value is as large as it is."""
+    """A list of long texts in one value counts in full."""
     assert weight_bytes([(1, "abc", None), (2.5, b"de", [{"k": ["fgh", ("i",)]}])]) == 9

@@ -1,4 +1,4 @@
-"""The SQL of a report reaches its own parts and nothing else: two fences, each tried alone."""
+"""The SQL of a report reaches its own parts only: a check of its text and a locked connection, each tested alone."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tickwright.ports.reports import Column
 
 LISTENERS = ["users", "orders"]
 
-FINE = [
+ACCEPTED = [
     "SELECT * FROM users",
     "SELECT * FROM Users; -- the end ; of it",
     "SELECT ';' AS a /* ; */ FROM users; /* ; */ ;",
@@ -78,36 +78,36 @@ REFUSED = [
 ]
 
 
-def names(folder: Path) -> list[str]:
-    """Return what is in a folder."""
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("sql", FINE)
-def test_one_select_over_parts_is_taken(sql: str) -> None:
-    """Whatever DuckDB's SQL offers to join, count and shape them."""
+@pytest.mark.parametrize("sql", ACCEPTED)
+def test_one_select_over_parts_is_accepted(sql: str) -> None:
+    """With everything that DuckDB's SQL offers to join, count and shape them."""
     check_select(sql, LISTENERS)
 
 
-def test_semicolons_cost_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A statement is parsed as often, however many semicolons end it or are in its comments."""
-    read: list[str] = []
+def test_semicolons_cost_no_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement is parsed twice, however many semicolons end it or are in its comments."""
+    parsed: list[str] = []
     tree = select_check._tree
 
     def counted(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-        read.append(sql)
+        parsed.append(sql)
         return tree(connection, sql)
 
     monkeypatch.setattr(select_check, "_tree", counted)
     for end in ("", ";" * 15, ";--" + ";" * 15):
         check_select("SELECT 1 FROM users" + end, LISTENERS)
-        assert read == ["SELECT 1 FROM users", "(SELECT 1 FROM users\n)"]
-        read.clear()
+        assert parsed == ["SELECT 1 FROM users", "(SELECT 1 FROM users\n)"]
+        parsed.clear()
 
 
 @pytest.mark.parametrize("sql", REFUSED, ids=lambda sql: sql[:60])
-def test_everything_else_is_refused_when_it_is_defined(sql: str) -> None:
-    """Other statements, other tables, functions that read or tell, and texts made to break who reads them."""
+def test_all_other_sql_is_refused_when_a_type_is_defined(sql: str) -> None:
+    """Other statements and tables, functions that read files or settings, and texts made to break the parser."""
     with pytest.raises(Rejected) as caught:
         check_select(sql, LISTENERS)
     assert caught.value.code == "invalid_sql"
@@ -115,18 +115,18 @@ def test_everything_else_is_refused_when_it_is_defined(sql: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "place"),
+    ("sql", "position"),
     [
         ("SELECT 1\nFROM FROM users", "(line 2, column 6)"),
         ("SELECT 1\nFROM users\nJOIN others USING (id)", "(line 3, column 6)"),
         ("SELECT 'é',\n  read_text('x') FROM read_text('y')", "(line 2, column 23)"),
     ],
 )
-def test_an_error_says_line_and_column(sql: str, place: str) -> None:
-    """People count characters, not bytes."""
+def test_an_error_names_line_and_column(sql: str, position: str) -> None:
+    """Columns count characters, not bytes."""
     with pytest.raises(Rejected) as caught:
         check_select(sql, LISTENERS)
-    assert place in caught.value.message
+    assert position in caught.value.message
 
 
 INSIDE = [
@@ -155,8 +155,8 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("sql", INSIDE)
-def test_what_slips_through_the_first_fence_stops_at_the_second(tmp_path: Path, sql: str) -> None:
-    """The connection itself has no files but its own, no network, no extensions, no variables and no settings."""
+def test_the_connection_refuses_sql_that_the_check_of_its_text_misses(tmp_path: Path, sql: str) -> None:
+    """The connection has no files but its own, no network, no extensions, no variables and no settings."""
     other = tmp_path / "other.ndjson"
     other.write_text('{"id": 1}\n')
     own = tmp_path / "own" / "part.ndjson"
@@ -169,22 +169,22 @@ def test_what_slips_through_the_first_fence_stops_at_the_second(tmp_path: Path, 
         assert connection.execute(f"SELECT * FROM '{own}'").fetchall() == [(2,)]
         with pytest.raises(duckdb.Error):
             connection.execute(sql.format(other=other, folder=tmp_path)).fetchall()
-    assert names(tmp_path) == ["other.ndjson", "own"]
+    assert names_in(tmp_path) == ["other.ndjson", "own"]
 
 
 @pytest.mark.parametrize("sql", REFUSED, ids=lambda sql: sql[:60])
-def test_a_feed_is_one_select_too(tmp_path: Path, sql: str) -> None:
-    """What becomes values for the next stage passes the same two fences when it is carried out."""
+def test_the_sql_of_a_feed_is_checked_when_it_runs(tmp_path: Path, sql: str) -> None:
+    """Its text is checked again when it runs."""
     part = PartFile("users", tmp_path / "part.ndjson", (Column("id", "BIGINT"),))
     part.path.touch()
     with pytest.raises(Rejected) as caught:
         feed([part], sql, folder=tmp_path)
     assert caught.value.code == "invalid_sql"
-    assert names(tmp_path) == ["part.ndjson"]
+    assert names_in(tmp_path) == ["part.ndjson"]
 
 
 def test_a_merge_checks_its_sql_again(tmp_path: Path) -> None:
-    """A definition may be older than a rule."""
+    """A stored definition may be older than a rule of the check."""
     part = PartFile("users", tmp_path / "part.ndjson", (Column("id", "BIGINT"),))
     part.path.touch()
     with pytest.raises(Rejected) as caught:
@@ -192,4 +192,4 @@ def test_a_merge_checks_its_sql_again(tmp_path: Path) -> None:
             [part], "SELECT * FROM read_text('/etc/passwd')", tmp_path / "out", form="csv", bom=False, folder=tmp_path
         )
     assert caught.value.code == "invalid_sql"
-    assert names(tmp_path) == ["part.ndjson"]
+    assert names_in(tmp_path) == ["part.ndjson"]

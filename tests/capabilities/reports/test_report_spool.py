@@ -1,4 +1,4 @@
-"""Rows become one file: the same from mappings and from a source, whole or not there."""
+"""Rows of a function or a source become one file, which is whole or does not exist."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -15,66 +15,68 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
 
 
-async def these(*rows: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-    """Give rows as a function does."""
+async def rows_of_function(*rows: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield rows as a function does."""
     for row in rows:
         yield row
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return what is there."""
+    """Return the files of a folder."""
     return list(folder.iterdir())
 
 
 async def test_a_part_is_counted_and_hashed_while_it_is_written(tmp_path: Path) -> None:
-    """The facts are those of the file."""
+    """The facts equal those of the file."""
     path = tmp_path / "users.ndjson"
-    told: list[int] = []
-    rows = these(*({"id": number, "amount": Decimal("1.10"), "on": date(2026, 1, 1)} for number in range(2500)))
-    facts = await write_part(rows, path, declared={}, progress=told.append)
+    reported: list[int] = []
+    rows = rows_of_function(
+        *({"id": number, "amount": Decimal("1.10"), "on": date(2026, 1, 1)} for number in range(2500))
+    )
+    facts = await write_part(rows, path, declared={}, progress=reported.append)
     data = path.read_bytes()
     assert data.startswith(b'{"id":0,"amount":"1.10","on":"2026-01-01"}\n')
     assert (facts.rows, facts.bytes, facts.checksum) == (2500, len(data), sha256(data).hexdigest())
     assert dict(facts.columns) == {"id": "BIGINT", "amount": "DECIMAL(18,2)", "on": "DATE"}
-    assert told[-1] == 2500
-    assert sorted(told) == told
+    assert reported[-1] == 2500
+    assert sorted(reported) == reported
 
 
 async def test_keys_may_come_in_any_order(tmp_path: Path) -> None:
-    """The first row's is the file's."""
-    await write_part(these({"a": 1, "b": 2}, {"b": 4, "a": 3}), tmp_path / "p", declared={})
+    """The file has the order of the first row."""
+    await write_part(rows_of_function({"a": 1, "b": 2}, {"b": 4, "a": 3}), tmp_path / "p", declared={})
     assert (tmp_path / "p").read_text() == '{"a":1,"b":2}\n{"a":3,"b":4}\n'
 
 
 def wide(columns: int, first: int = 0) -> dict[str, int]:
-    """Return a row with so many columns."""
+    """Return a row with this number of columns."""
     return {f"c{number}": number for number in range(first, first + columns)}
 
 
-class OfSource:
-    """Rows as a source gives them."""
+class SourceRows:
+    """Rows of a source."""
 
     def __init__(self, columns: int) -> None:
         self.columns = [Column(name, "BIGINT") for name in wide(columns)]
 
     async def __aiter__(self) -> AsyncIterator[list[tuple[int, ...]]]:
-        """Give one row."""
+        """Yield one row."""
         yield [tuple(range(len(self.columns)))]
 
 
 @pytest.mark.parametrize(
     ("make", "row"),
     [
-        (lambda columns: these(wide(columns)), 1),
-        (lambda columns: these(wide(2), wide(columns, first=2)), 2),
-        (lambda columns: these(wide(COLUMNS_MAX), wide(columns)), 2),
-        (OfSource, None),
+        (lambda columns: rows_of_function(wide(columns)), 1),
+        (lambda columns: rows_of_function(wide(2), wide(columns, first=2)), 2),
+        (lambda columns: rows_of_function(wide(COLUMNS_MAX), wide(columns)), 2),
+        (SourceRows, None),
     ],
 )
-async def test_a_part_has_a_bound_on_its_columns_wherever_they_come_from(
+async def test_the_columns_of_a_part_are_bounded_for_every_kind_of_rows(
     tmp_path: Path, make: Callable[[int], Any], row: int | None
 ) -> None:
-    """A mapping's are counted in each row, before they are compared; the error says what to do."""
+    """Those of a mapping are counted in each row, before they are compared; the error names the remedy."""
     with pytest.raises(Rejected, match="1000 columns at the most, and these are 1001: leave out") as refused:
         await write_part(make(COLUMNS_MAX + 1), tmp_path / "p", declared={})
     assert (refused.value.code, refused.value.retriable) == ("too_many_columns", False)
@@ -82,26 +84,26 @@ async def test_a_part_has_a_bound_on_its_columns_wherever_they_come_from(
     assert files_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("make", [OfSource, lambda columns: these(wide(columns))])
+@pytest.mark.parametrize("make", [SourceRows, lambda columns: rows_of_function(wide(columns))])
 async def test_a_part_may_have_as_many_columns_as_its_bound(tmp_path: Path, make: Callable[[int], Any]) -> None:
-    """One less than too many."""
+    """The bound itself is allowed."""
     facts = await write_part(make(COLUMNS_MAX), tmp_path / "p", declared={})
     assert len(facts.columns) == COLUMNS_MAX
 
 
 @pytest.mark.parametrize("value", [[1] * 4_000, [[]] * 4_000, wide(4_000), {"a": [{"b": 1}] * 2_000}])
-async def test_long_values_are_gathered_to_few(tmp_path: Path, value: Any) -> None:
-    """Items of lists and members of objects take memory as columns do, though there is no text in them."""
+async def test_pieces_have_few_long_values(tmp_path: Path, value: Any) -> None:
+    """Items of lists and members of objects take memory as columns do, even without text."""
     written: list[int] = []
-    rows = these(*({"a": value} for _ in range(30)))
+    rows = rows_of_function(*({"a": value} for _ in range(30)))
     facts = await write_part(rows, tmp_path / "p", declared={}, progress=written.append)
     assert facts.rows == 30
     assert len(written) >= 10, "three rows in a piece"
 
 
 async def test_a_part_without_rows_has_the_declared_columns(tmp_path: Path) -> None:
-    """Its file is there and empty."""
-    facts = await write_part(these(), tmp_path / "p", declared={"id": "int", "amount": "decimal(12, 2)"})
+    """Its file exists and is empty."""
+    facts = await write_part(rows_of_function(), tmp_path / "p", declared={"id": "int", "amount": "decimal(12, 2)"})
     assert dict(facts.columns) == {"id": "INTEGER", "amount": "DECIMAL(12,2)"}
     assert (tmp_path / "p").read_bytes() == b""
     assert (facts.rows, facts.bytes, facts.checksum) == (0, 0, sha256(b"").hexdigest())
@@ -126,39 +128,39 @@ async def test_a_part_without_rows_has_the_declared_columns(tmp_path: Path) -> N
         ([{"a": 1}, [1]], "row_columns_differ", "row 2"),
     ],
 )
-async def test_a_row_that_cannot_be_is_refused_by_its_place(tmp_path: Path, rows: Any, code: str, says: str) -> None:
+async def test_an_invalid_row_is_refused_with_its_number(tmp_path: Path, rows: Any, code: str, says: str) -> None:
     """No file is left."""
     declared = {"declared": "BIGINT"} if rows == [{"x": 1}] else {}
     with pytest.raises(Rejected) as refused:
-        await write_part(these(*rows), tmp_path / "p", declared=declared)
+        await write_part(rows_of_function(*rows), tmp_path / "p", declared=declared)
     assert refused.value.code == code
     assert says in refused.value.message
     assert files_in(tmp_path) == []
 
 
 class Missing(datetime):
-    """A value as ``pandas.NaT``: a datetime of the year 1 that differs from itself."""
+    """A value like ``pandas.NaT``: a datetime of the year 1 that differs from itself."""
 
     def __ne__(self, other: object) -> bool:
         """Differ from everything."""
         return True
 
     def isoformat(self, *_: Any, **__: Any) -> str:
-        """Give no instant."""
+        """Return no instant."""
         return "NaT"
 
     __hash__ = datetime.__hash__
 
 
 class Absent:
-    """A value as ``pandas.NA``, which makes itself of every comparison."""
+    """A value like ``pandas.NA``: every comparison returns the value itself."""
 
     def __ne__(self, other: object) -> "Absent":  # type: ignore[override]
-        """Leave it open."""
+        """Return neither true nor false."""
         return self
 
     def __bool__(self) -> bool:
-        """Refuse to be a condition."""
+        """Raise: the value is neither true nor false."""
         raise TypeError
 
     def __str__(self) -> str:
@@ -169,35 +171,35 @@ class Absent:
 
 
 class Incomparable:
-    """A value that cannot be compared at all."""
+    """A value that cannot be compared."""
 
     def __ne__(self, other: object) -> bool:
-        """Refuse."""
+        """Raise."""
         raise RuntimeError
 
     __hash__ = object.__hash__
 
 
-class Fine(datetime):
-    """An instant as ``pandas.Timestamp``: it may have nanoseconds or a year that ``datetime`` does not have."""
+class PandasInstant(datetime):
+    """An instant like ``pandas.Timestamp``: it may have nanoseconds or a year that ``datetime`` does not have."""
 
     nanosecond = 0
 
     def __ne__(self, other: object) -> bool:
-        """Compare nanoseconds, too."""
+        """Compare nanoseconds, as well."""
         return self.nanosecond != getattr(other, "nanosecond", 0) or datetime.__ne__(self, other)
 
     __hash__ = datetime.__hash__
 
 
-class Finer(Fine):
-    """With nanoseconds."""
+class NanosecondInstant(PandasInstant):
+    """An instant with nanoseconds."""
 
     nanosecond = 789
 
 
-class Far(datetime):
-    """In a year that its base does not have."""
+class FarInstant(datetime):
+    """An instant in a year that ``datetime`` does not have."""
 
     @property
     def year(self) -> int:
@@ -205,20 +207,20 @@ class Far(datetime):
         return 20_000
 
 
-class FinerWait(timedelta):
-    """A duration as ``pandas.Timedelta`` with nanoseconds."""
+class NanosecondDuration(timedelta):
+    """A duration like ``pandas.Timedelta``, with nanoseconds."""
 
     def __ne__(self, other: object) -> bool:
-        """Differ from one without."""
-        return not isinstance(other, FinerWait)
+        """Differ from a duration without nanoseconds."""
+        return not isinstance(other, NanosecondDuration)
 
     __hash__ = timedelta.__hash__
 
 
 async def test_a_missing_value_of_another_library_is_null(tmp_path: Path) -> None:
-    """Also in a list, beside instants, and as the only value; a float that is no number stays one."""
-    none, instant = Missing(1, 1, 1), Fine(2026, 1, 31, 10, tzinfo=UTC)
-    rows = these(
+    """Also in a list, among instants, and as the only value; a float that is NaN stays one."""
+    none, instant = Missing(1, 1, 1), PandasInstant(2026, 1, 31, 10, tzinfo=UTC)
+    rows = rows_of_function(
         {"at": instant, "n": 1, "only": none, "in": [none, Absent()], "f": 0.5},
         {"at": none, "n": Absent(), "only": none, "in": [instant], "f": float("nan")},
     )
@@ -233,38 +235,40 @@ async def test_a_missing_value_of_another_library_is_null(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (Finer(2026, 1, 31), "a Finer with nanoseconds (round it to microseconds)"),
-        (FinerWait(1), "a FinerWait with nanoseconds"),
-        (Far(1972, 1, 1), "a Far beyond the years 1 to 9999"),
+        (NanosecondInstant(2026, 1, 31), "a NanosecondInstant with nanoseconds (round it to microseconds)"),
+        (NanosecondDuration(1), "a NanosecondDuration with nanoseconds"),
+        (FarInstant(1972, 1, 1), "a FarInstant beyond the years 1 to 9999"),
         (Incomparable(), "a Incomparable"),
     ],
 )
 async def test_a_value_that_would_change_is_refused(tmp_path: Path, value: Any, says: str) -> None:
-    """An instant of pandas whose nanoseconds or year do not fit is not another instant."""
+    """An instant of pandas whose nanoseconds or year do not fit does not become another instant."""
     with pytest.raises(Rejected) as refused:
-        await write_part(these({"a": value}), tmp_path / "p", declared={})
+        await write_part(rows_of_function({"a": value}), tmp_path / "p", declared={})
     assert refused.value.code == "row_value"
     assert says in refused.value.message
 
 
-async def test_a_part_has_a_bound(tmp_path: Path) -> None:
-    """It is permanent: the next attempt would bring as much."""
+async def test_a_part_has_a_bound_in_bytes(tmp_path: Path) -> None:
+    """The error is permanent: the next attempt would yield as much."""
     with pytest.raises(Rejected) as refused:
-        await write_part(these(*({"a": "x" * 100} for _ in range(5000))), tmp_path / "p", declared={}, bytes_max=1000)
+        await write_part(
+            rows_of_function(*({"a": "x" * 100} for _ in range(5000))), tmp_path / "p", declared={}, bytes_max=1000
+        )
     assert refused.value.code == "part_too_large"
     assert files_in(tmp_path) == []
 
 
-async def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    """Nor removed."""
+async def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
+    """It is not removed, either."""
     (tmp_path / "p").write_text("mine")
     with pytest.raises(Unavailable):
-        await write_part(these({"a": 1}), tmp_path / "p", declared={})
+        await write_part(rows_of_function({"a": 1}), tmp_path / "p", declared={})
     assert (tmp_path / "p").read_text() == "mine"
 
 
 async def test_a_function_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    """Its own error comes through."""
+    """Its own error is raised."""
 
     async def failing() -> AsyncIterator[Mapping[str, Any]]:
         for number in range(3000):

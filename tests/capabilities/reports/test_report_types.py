@@ -1,4 +1,4 @@
-"""Report types by REST, by a program and by the TOML file: who sets what, and what a record's plan is taken from."""
+"""Report types by REST, by a program and by the TOML file: which one takes precedence, and the plan of a record."""
 
 import asyncio
 import threading
@@ -34,13 +34,13 @@ def types(pool: Pool) -> ReportTypes:
 
 
 async def trail(pool: Pool) -> list[tuple[str, str]]:
-    """Who changed report types, and how, oldest first."""
+    """Return actor and action of each change of a report type, oldest first."""
     rows = await pool.fetch("SELECT actor, action FROM tickwright.audit WHERE action LIKE 'report_types.%' ORDER BY id")
     return [tuple(row) for row in rows]
 
 
-async def test_a_report_types_life_by_rest(api: RunningApi) -> None:
-    """Created, shown in the words that a put takes, changed, deleted; the same again changes nothing."""
+async def test_a_report_type_is_created_shown_changed_and_deleted_by_rest(api: RunningApi) -> None:
+    """GET shows what PUT accepts; a PUT of the same definition changes nothing."""
     made = await api.admin.send("PUT", "/v1/report-types/users", ONE)
     assert made.status == 201
     shown = (await api.viewer.get("/v1/report-types/users")).json
@@ -67,7 +67,7 @@ async def test_only_an_admin_sets_a_report_type(api: RunningApi) -> None:
 
 
 async def test_a_wrong_definition_is_refused_with_every_mistake(api: RunningApi) -> None:
-    """422 with all of them; a bad body is told as everywhere."""
+    """422 with all of them; a malformed body is refused as everywhere."""
     answer = await api.admin.send("PUT", "/v1/report-types/users", {"listeners": ["order"], "merg": 1, "checks": 0})
     problems = answer.says(422, "invalid_report_type").json["problems"]
     assert len(problems) == 3
@@ -77,7 +77,7 @@ async def test_a_wrong_definition_is_refused_with_every_mistake(api: RunningApi)
 
 
 async def test_definitions_are_checked_one_at_a_time(types: ReportTypes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DuckDB's parser holds the interpreter's lock, so checks beside each other would stop the process."""
+    """DuckDB's parser holds the interpreter's lock, so checks in parallel would stop the process."""
     two, together = threading.Barrier(2), []
 
     def check(name: str, *_: Any, **__: Any) -> None:
@@ -108,7 +108,7 @@ async def test_report_types_are_listed_page_by_page(api: RunningApi) -> None:
     (await api.viewer.get("/v1/report-types?cursor=xyz")).says(400, "invalid_cursor")
 
 
-async def test_a_program_replaces_what_came_from_a_program(types: ReportTypes, pool: Pool) -> None:
+async def test_a_program_replaces_definitions_of_programs_only(types: ReportTypes, pool: Pool) -> None:
     """A second start changes nothing; what an operator or a file has set stays."""
     for _ in range(2):
         await types.declare("t", ONE, caller=ADMIN)
@@ -120,15 +120,15 @@ async def test_a_program_replaces_what_came_from_a_program(types: ReportTypes, p
     assert len(await trail(pool)) == 3
 
 
-async def test_the_same_definition_by_hand_takes_it_from_the_program(types: ReportTypes) -> None:
-    """From then on it is the operator's."""
+async def test_a_put_of_a_programs_definition_makes_it_the_operators(types: ReportTypes) -> None:
+    """``set_by`` is ``operator`` from then on."""
     await types.declare("t", ONE, caller=ADMIN)
     assert (await types.put("t", ONE, caller=ADMIN)).created is False
     assert (await types.get("t")).set_by == "operator"
 
 
-async def test_a_plan_is_what_was_set(types: ReportTypes, pool: Pool) -> None:
-    """Read in a transaction, to be frozen with a record; an unknown type is told with the nearest one."""
+async def test_a_plan_is_read_from_the_stored_definition(types: ReportTypes, pool: Pool) -> None:
+    """Read in a transaction, to be frozen with a record; the error for an unknown type names the nearest one."""
     await types.put("withdrawals", {**ONE, "keep": "1d", "feeds": {}}, caller=ADMIN)
     async with pool.acquire() as connection:
         plan = await types.plan(connection, "withdrawals")
@@ -138,8 +138,8 @@ async def test_a_plan_is_what_was_set(types: ReportTypes, pool: Pool) -> None:
         assert (caught.value.code, caught.value.http_status) == ("unknown_report_type", 422)
 
 
-async def test_a_definition_that_sql_wrote_is_read_by_its_defaults(types: ReportTypes, pool: Pool) -> None:
-    """What a release does not know of yet is left out by an older one, and has its default in a newer one."""
+async def test_missing_fields_of_a_stored_definition_have_their_defaults(types: ReportTypes, pool: Pool) -> None:
+    """A release ignores fields that it does not know, and uses the default of a missing one."""
     await pool.execute(
         "INSERT INTO tickwright.report_types (name, definition) VALUES ('t', $1)",
         '{"listeners": [{"name": "a", "kind": "function"}], "merge": "FROM a", "later": 1}',

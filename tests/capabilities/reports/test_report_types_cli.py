@@ -24,12 +24,12 @@ required = false
 
 @pytest.fixture
 def env(database_url: str) -> dict[str, str]:
-    """An environment that goes straight to a fresh database."""
+    """An environment in which commands use a fresh database directly."""
     return environment(DATABASE_URL=database_url)
 
 
 @pytest.mark.storm
-def test_a_report_types_life_in_commands(env: dict[str, str], tmp_path: Path) -> None:
+def test_a_report_type_is_put_shown_listed_and_deleted_by_commands(env: dict[str, str], tmp_path: Path) -> None:
     """Set from TOML, shown as the JSON that sets it again, listed, deleted."""
     file = tmp_path / "withdrawals.toml"
     file.write_text(TOML, encoding="utf-8")
@@ -37,12 +37,12 @@ def test_a_report_types_life_in_commands(env: dict[str, str], tmp_path: Path) ->
     assert (made.code, made.out) == (0, "withdrawals created: users, withdrawals to parquet\n"), made
     shown = tickwright("report-types", "show", "withdrawals", "--json", env=env).json
     assert shown["definition"]["parameters"] == {"since": {"type": "date", "required": False, "default": "2026-01-01"}}
-    words = json.dumps(shown["definition"])
-    again = tickwright("report-types", "put", "withdrawals", "--file", "-", "--json", env=env, stdin=words)
+    definition = json.dumps(shown["definition"])
+    again = tickwright("report-types", "put", "withdrawals", "--file", "-", "--json", env=env, stdin=definition)
     assert (again.json["created"], again.json["report_type"]) == (False, shown)
-    told = tickwright("report-types", "show", "withdrawals", env=env).out
-    assert "plt_user" in told
-    assert "function" in told
+    shown_text = tickwright("report-types", "show", "withdrawals", env=env).out
+    assert "plt_user" in shown_text
+    assert "function" in shown_text
     listed = tickwright("report-types", "list", "--json", env=env).json["items"]
     assert [(one["name"], one["listeners"]) for one in listed] == [("withdrawals", ["users", "withdrawals"])]
     assert tickwright("report-types", "delete", "withdrawals", env=env).out == "withdrawals is deleted\n"
@@ -51,8 +51,8 @@ def test_a_report_types_life_in_commands(env: dict[str, str], tmp_path: Path) ->
     assert (missing.code, missing.error["code"]) == (1, "report_type_not_found")
 
 
-def test_a_wrong_file_is_told_in_one_go(env: dict[str, str], tmp_path: Path) -> None:
-    """2 for what cannot be read, 1 for a definition with mistakes, each of them named."""
+def test_a_wrong_file_is_refused_with_all_its_mistakes(env: dict[str, str], tmp_path: Path) -> None:
+    """Exit code 2 for a file that cannot be read, 1 for a definition with mistakes, each of them named."""
     unread = tickwright("report-types", "put", "t", "--file", str(tmp_path / "none"), "--json", env=env)
     assert (unread.code, unread.error["code"]) == (2, "file_unreadable")
     for text in ("{", "merge = ", '{"a": 1} x'):
@@ -63,8 +63,8 @@ def test_a_wrong_file_is_told_in_one_go(env: dict[str, str], tmp_path: Path) -> 
     assert tickwright("report-types", "put", "t", env=env).code == 2
 
 
-def test_the_file_of_a_process_says_report_types(tmp_path: Path) -> None:
-    """The same words below [report_types.NAME]."""
+def test_the_configuration_of_a_process_defines_report_types(tmp_path: Path) -> None:
+    """With the same keys, below ``[report_types.NAME]``."""
     config = tmp_path / "tickwright.toml"
     nested = TOML.replace("[", "[report_types.w.", 3)
     config.write_text("[report_types.w]" + nested, encoding="utf-8")
@@ -72,8 +72,8 @@ def test_the_file_of_a_process_says_report_types(tmp_path: Path) -> None:
     assert list(table["listeners"]) == ["users", "withdrawals"]
 
 
-def test_a_wrong_table_is_told_with_its_place(tmp_path: Path) -> None:
-    """Beside the mistakes of other tables; half a configuration is worse than none."""
+def test_a_wrong_table_of_the_configuration_is_named(tmp_path: Path) -> None:
+    """The error lists the mistakes of all tables; a configuration is never loaded in part."""
     config = tmp_path / "tickwright.toml"
     config.write_text('[report_types.w]\nchecks = 0\n[report_types."a b"]\nlisteners = ["x"]\n', encoding="utf-8")
     with pytest.raises(Rejected) as caught:

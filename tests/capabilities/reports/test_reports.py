@@ -1,4 +1,4 @@
-"""Reports from the request to the file: parts at the same time, one file, each ending with its reason."""
+"""Reports from the request to the file: parts in parallel, one file, and the reason of every failure."""
 
 import asyncio
 import sqlite3
@@ -20,19 +20,19 @@ JOIN = "SELECT u.name, w.amount FROM users u JOIN withdrawals w ON w.user_id = u
 
 
 async def users(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
-    """Three of them."""
+    """Yield three users."""
     for number, name in enumerate(("ann", "ben", "=cmd|x"), start=1):
         yield {"id": number, "name": name}
 
 
 async def withdrawals(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
-    """Two."""
+    """Yield two withdrawals."""
     yield {"user_id": 1, "amount": 5}
     yield {"user_id": 3, "amount": 7}
 
 
 async def test_parts_of_two_listeners_become_one_file(reports: ReportWorld) -> None:
-    """The whole way: asked for, brought, merged, there, with size and checksum; a formula is defused."""
+    """Requested, fetched, merged and stored, with size and checksum; a formula is escaped."""
     async with reports.process({"users": users, "withdrawals": withdrawals}) as process:
         row = await reports.finished(await reports.request(plan_of("users", "withdrawals", merge=JOIN)))
         assert await reports.table(row) == [["'=cmd|x", "7"], ["ann", "5"]]
@@ -44,8 +44,8 @@ async def test_parts_of_two_listeners_become_one_file(reports: ReportWorld) -> N
     assert await reports.pool.fetchval("SELECT count(*) FROM tickwright.report_data") == 0
 
 
-async def test_listeners_work_at_the_same_time(reports: ReportWorld) -> None:
-    """The sum of their times is nobody's wait: each begins before another one has ended."""
+async def test_listeners_run_in_parallel(reports: ReportWorld) -> None:
+    """Each begins before another one has ended."""
     begun = asyncio.Barrier(4)
 
     def waiting(name: str) -> Any:
@@ -61,8 +61,8 @@ async def test_listeners_work_at_the_same_time(reports: ReportWorld) -> None:
         assert await reports.table(await reports.finished(await reports.request(plan))) == [["1"] * 4]
 
 
-async def test_an_equal_request_is_answered_with_the_first_ones_record(reports: ReportWorld) -> None:
-    """One running report per requester and query key, however many ask at once; another one when it is over."""
+async def test_an_equal_request_returns_the_record_of_the_first(reports: ReportWorld) -> None:
+    """One running report per requester and query key, however many requests come at once; a new one after its end."""
     plan = plan_of("users")
     asked = await asyncio.gather(*(reports.ask(plan, {"a": 1, "b": 2}) for _ in range(4)))
     assert len({one.id for one in asked}) == 1
@@ -75,8 +75,8 @@ async def test_an_equal_request_is_answered_with_the_first_ones_record(reports: 
         assert (await reports.ask(plan, {"a": 1, "b": 2})).created
 
 
-async def test_the_result_of_a_stage_feeds_the_next_ones_queries(reports: ReportWorld) -> None:
-    """A sub-query first: its one row is what the next stage is asked with."""
+async def test_the_feed_of_a_stage_reaches_the_listeners_of_the_next_stage(reports: ReportWorld) -> None:
+    """The one row of a feed is part of the next stage's requests."""
     seen: list[Any] = []
 
     async def bought(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -97,7 +97,7 @@ async def test_the_result_of_a_stage_feeds_the_next_ones_queries(reports: Report
 
 
 async def test_a_feed_that_gives_a_condition_another_value_fails_the_report(alone: ReportWorld) -> None:
-    """A type that takes any condition cannot be refused before: the request's own value is never replaced."""
+    """A type that accepts any condition cannot be refused earlier; the request's own value is never replaced."""
     plan = plan_of(
         "users",
         Listener(name="bought", kind="function", stage=2),
@@ -110,8 +110,8 @@ async def test_a_feed_that_gives_a_condition_another_value_fails_the_report(alon
         assert row["error"] == "the feed of stage 2 gives country, which the request gives, too"
 
 
-async def test_an_optional_part_may_fail_and_the_manifest_says_so(reports: ReportWorld) -> None:
-    """Partial delivery: the file is there, and says what it lacks."""
+async def test_an_optional_part_may_fail_and_the_manifest_names_it(reports: ReportWorld) -> None:
+    """The file exists, and its manifest names the missing part and the error."""
 
     async def broken(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
         if request.attempt:
@@ -130,8 +130,8 @@ async def test_an_optional_part_may_fail_and_the_manifest_says_so(reports: Repor
     assert "the scores are gone (no_such_thing)" in row["manifest"]
 
 
-async def test_a_required_part_that_fails_for_good_fails_the_report_with_its_words(reports: ReportWorld) -> None:
-    """The listener is named; what else runs is not waited for, and is cancelled."""
+async def test_a_required_part_that_fails_for_good_fails_the_report_with_its_error(reports: ReportWorld) -> None:
+    """The listener is named; other running parts are not waited for, and are cancelled."""
     cancelled = asyncio.Event()
 
     async def broken(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -155,28 +155,28 @@ async def test_a_required_part_that_fails_for_good_fails_the_report_with_its_wor
 
 
 class Unprintable(Exception):
-    """Says nothing of itself."""
+    """An error without a readable text."""
 
     def __str__(self) -> str:
-        """Fail."""
+        """Raise."""
         raise TypeError
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("raised", "expected"),
     [
         (asyncio.CancelledError("mine"), "CancelledError: mine"),
         (SystemExit(3), "SystemExit: 3"),
         (Unprintable(), "Unprintable"),
         (RuntimeError("half \ud800 and \0 it"), "RuntimeError: half ? and   it"),
     ],
-    ids=["a cancellation of its own", "an end of the program", "no words", "words that nobody can keep"],
+    ids=["a cancellation of its own", "an exit of the program", "no text", "text that cannot be stored"],
 )
-async def test_whatever_a_function_raises_is_a_failed_attempt(
-    reports: ReportWorld, raised: BaseException, said: str
+async def test_every_exception_of_a_function_is_a_failed_attempt(
+    reports: ReportWorld, raised: BaseException, expected: str
 ) -> None:
-    """It ends neither the process nor the part without a word, and counts: nothing is tried again for ever."""
+    """The process goes on, the part has the error, and the attempt counts, so retries are bounded."""
 
     async def broken(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
         yield {"id": 1}
@@ -185,15 +185,15 @@ async def test_whatever_a_function_raises_is_a_failed_attempt(
     async with reports.process({"broken": broken, "users": users}) as process:
         plan = plan_of(Listener(name="broken", kind="function", attempts=1))
         row = await reports.over(await reports.request(plan))
-        assert (row["status"], row["error_code"], row["error"]) == ("failed", "part_failed", f"broken: {said}")
+        assert (row["status"], row["error_code"], row["error"]) == ("failed", "part_failed", f"broken: {expected}")
         await reports.finished(await reports.request(plan_of("users")))
         assert process.listener.counts == Counter(failed=1, done=1)
 
 
-async def test_a_reason_that_nobody_can_keep_is_written_without_what_hinders(
+async def test_characters_that_cannot_be_stored_are_replaced_in_a_reason(
     reports: ReportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A report ends with the reason that it has, whatever the text of a store or of an SQL engine quotes."""
+    """A report fails with its reason, whatever the text of a store or of an SQL engine quotes."""
 
     async def refuse(_key: str, _path: Any) -> int:
         raise Rejected("object_store_refused", "no: half \ud800 and \0 it")
@@ -206,8 +206,8 @@ async def test_a_reason_that_nobody_can_keep_is_written_without_what_hinders(
     )  # fmt: skip
 
 
-async def test_a_part_is_tried_again_with_a_growing_pause(reports: ReportWorld) -> None:
-    """What may pass is not the end: the second attempt brings it."""
+async def test_a_part_is_tried_again_after_a_retriable_error(reports: ReportWorld) -> None:
+    """The second attempt finishes the part."""
     attempts: list[int] = []
 
     async def flaky(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -226,36 +226,36 @@ async def test_a_part_is_tried_again_with_a_growing_pause(reports: ReportWorld) 
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-async def test_what_a_function_says_of_its_failure_has_no_secret_in_it(alone: ReportWorld, permanent: bool) -> None:
-    """Neither what its source was given nor a password in an address, in the record, the part and the log."""
+async def test_the_stored_and_logged_error_of_a_function_has_no_secret(alone: ReportWorld, permanent: bool) -> None:
+    """Neither a secret of its source nor a password in a URL is in the record, the part or the log."""
     (alone.folder / "s3cr3t").mkdir()
     path = alone.folder / "s3cr3t" / "users.db"
     with sqlite3.connect(path) as users_database:
         users_database.execute("CREATE TABLE users (id integer)")
     users_database.close()
 
-    async def tells(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
+    async def failing(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
         async for row in request.rows("SELECT id FROM users"):
             yield dict(row)
         text = f"cannot read {path} nor postgresql://reader:hunter2@db/users"
         raise Rejected("no_access", text) if permanent else RuntimeError(text)
 
-    plan = plan_of(Listener(name="tells", kind="function", source="plt", attempts=1))
+    plan = plan_of(Listener(name="failing", kind="function", source="plt", attempts=1))
     url = f"sqlite://{alone.folder}/${{env:PLACE}}/users.db"
     with capture_logs() as lines:
-        async with alone.process({"tells": tells}, sources={"plt": url}, secrets={"PLACE": "s3cr3t"}):
+        async with alone.process({"failing": failing}, sources={"plt": url}, secrets={"PLACE": "s3cr3t"}):
             report = await alone.request(plan)
             row = await alone.over(report)
-    part = await alone.part(report, "tells")
-    said = f"{row['error']} {part['error']} {row['manifest']} {lines}"
+    part = await alone.part(report, "failing")
+    texts = f"{row['error']} {part['error']} {row['manifest']} {lines}"
     assert "cannot read" in row["error"]
     assert "/***/users.db nor postgresql://reader:***@db/users" in part["error"]
-    assert "s3cr3t" not in said
-    assert "hunter2" not in said
+    assert "s3cr3t" not in texts
+    assert "hunter2" not in texts
 
 
-async def test_a_part_that_takes_too_long_is_cancelled_and_tried_again(reports: ReportWorld) -> None:
-    """A timeout is of one attempt; the words say so when it was the last."""
+async def test_an_attempt_that_takes_too_long_is_cancelled_and_fails(reports: ReportWorld) -> None:
+    """The timeout is that of one attempt; the error of the last one names it."""
 
     async def slow(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
         await asyncio.sleep(60)
@@ -268,19 +268,19 @@ async def test_a_part_that_takes_too_long_is_cancelled_and_tried_again(reports: 
 
 
 @pytest.mark.matrix
-async def test_nobody_who_brings_a_part_is_told_again_and_then_given_up(reports: ReportWorld) -> None:
-    """The delayed check: never a hang, and the words name who did not come."""
-    plan = plan_of("nobody", check_every_s=1, checks=2)
+async def test_a_part_that_no_process_serves_is_announced_again_and_given_up(reports: ReportWorld) -> None:
+    """The delayed check ends the report, and the error names the part that did not come."""
+    plan = plan_of("unserved", check_every_s=1, checks=2)
     async with reports.process({}) as process:
         row = await reports.over(await reports.request(plan))
         assert row["error_code"] == "parts_missing"
-        assert row["error"] == "nobody did not come within 2 checks of 1 s"
+        assert row["error"] == "unserved did not come within 2 checks of 1 s"
         await eventually_async(lambda: process.supervisor.counts["failed"] == 1)
         assert process.supervisor.counts["announced"] == 1
 
 
-async def test_a_deadline_ends_a_report_though_its_listeners_work(reports: ReportWorld) -> None:
-    """Behind it nothing counts any more."""
+async def test_a_deadline_ends_a_report_whose_listeners_still_run(reports: ReportWorld) -> None:
+    """Parts that come after it do not count."""
     gate = asyncio.Event()
 
     async def slow(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -295,8 +295,8 @@ async def test_a_deadline_ends_a_report_though_its_listeners_work(reports: Repor
         assert process.listener.counts["done"] == 0
 
 
-async def test_a_cancelled_report_stops_its_listeners_and_never_gets_a_file(reports: ReportWorld) -> None:
-    """Also while it is merged: what the loser made is thrown away."""
+async def test_a_report_cancelled_during_its_merge_never_gets_a_file(reports: ReportWorld) -> None:
+    """The step that merges it discards its file."""
     stops = Stops()
     stops.close("reports.merged")
     async with reports.process({"users": users}, probe=stops) as process:
@@ -313,7 +313,7 @@ async def test_a_cancelled_report_stops_its_listeners_and_never_gets_a_file(repo
 
 
 async def test_a_large_part_goes_to_the_object_store_by_reference(reports: ReportWorld) -> None:
-    """The hash holds where it is, not what it is; it is gone when the report is over."""
+    """The hash has its key instead of its rows; the object is deleted after the end of the report."""
     many = 20_000
 
     async def large(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -340,10 +340,10 @@ async def test_a_large_part_goes_to_the_object_store_by_reference(reports: Repor
         async def cleared() -> bool:
             return await reports.objects.listing(f"parts/{report}/", 10) == []
 
-        await eventually_async(cleared, what="the part is gone")
+        await eventually_async(cleared, what="the part is deleted")
 
 
-async def test_the_hash_is_there_to_be_read_by_others_under_the_documents_names(reports: ReportWorld) -> None:
+async def test_other_programs_can_read_the_hash_by_the_source_documents_names(reports: ReportWorld) -> None:
     """``queryDoneCount`` and a field per listener with its rows, while the report runs."""
     if reports.shared is None:
         return
@@ -359,8 +359,8 @@ async def test_the_hash_is_there_to_be_read_by_others_under_the_documents_names(
         await reports.finished(report)
 
 
-async def test_twenty_reports_at_once_are_all_made(reports: ReportWorld) -> None:
-    """More than there is room for: the rest waits its turn, and nothing is mixed up."""
+async def test_twenty_reports_at_once_all_finish(reports: ReportWorld) -> None:
+    """More than there are slots: the rest waits, and each file has its own rows."""
 
     async def mine(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
         yield {"number": request.conditions["number"]}

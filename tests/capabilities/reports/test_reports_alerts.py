@@ -1,4 +1,4 @@
-"""The alerts of reports fire in their faults and clear after them: the role's services are real."""
+"""The alerts of reports fire during faults and clear after them, with the real services of the role."""
 
 import re
 from collections.abc import AsyncIterator
@@ -24,12 +24,12 @@ QUERY = Listener(name="users", kind="sql", source="plt_user", sql="SELECT 1 AS i
 
 
 def without_hold(rule: AlertRule) -> AlertRule:
-    """Return a rule that fires when it finds something for the first time; its bounds stay."""
+    """Return a rule that fires at its first finding; its bounds stay."""
     return replace(rule, hold=timedelta())
 
 
 class Watch:
-    """Alerts of one world, looked at when a test wants it."""
+    """The alerts of one world, evaluated when a test asks."""
 
     def __init__(self, world: ReportWorld, lease: Lease) -> None:
         self._pool, self._lease = world.pool, lease
@@ -37,7 +37,7 @@ class Watch:
         self._loop = Alerting(Leases(world.pool, owner="test"), rules=rules)
 
     async def firing(self, rule: str) -> dict[str, str]:
-        """Return the subjects of a rule that fire now, with what is said of them."""
+        """Return the subjects of a rule that fire now, with their summaries."""
         await self._loop.round(self._lease)
         asked = "SELECT subject, summary FROM tickwright.alerts WHERE rule = $1 AND state = 'firing'"
         found = {row["subject"]: row["summary"] for row in await self._pool.fetch(asked, rule)}
@@ -47,62 +47,60 @@ class Watch:
 
 @pytest.fixture
 async def watch(alone: ReportWorld) -> Watch:
-    """Somebody who looks."""
+    """The alerts of the world ``alone``."""
     lease = await Leases(alone.pool, owner="test", terms=LONG).take("alerting")
     assert lease is not None
     return Watch(alone, lease)
 
 
 async def good(_: ReportRequest) -> AsyncIterator[dict[str, Any]]:
-    """Bring a row."""
+    """Yield a row."""
     yield {"id": 1}
 
 
 async def bad(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
-    """Say that it can never work."""
+    """Raise a permanent error."""
     if request.attempt:
         raise Rejected("no_such_table", "there is no table of users")
     yield {}
 
 
-async def test_a_type_whose_reports_failed_lately_is_named_with_the_last_reason(
-    alone: ReportWorld, watch: Watch
-) -> None:
-    """Each type once, however many; what is finished and what failed long ago is no news."""
+async def test_report_failed_names_the_type_and_the_last_error(alone: ReportWorld, watch: Watch) -> None:
+    """Each type once, however many failed; finished reports and those that failed long ago do not count."""
     async with alone.process({"good": good, "bad": bad}):
         await alone.finished(await alone.request(plan_of("good"), kind="fine"))
         assert await watch.firing("report_failed") == {}
         await alone.over(await alone.request(plan_of("bad"), {"n": 1}, kind="sales"))
         last = await alone.request(plan_of("bad"), {"n": 2}, kind="sales")
         await alone.over(last)
-    said = await watch.firing("report_failed")
-    assert set(said) == {"sales"}
-    assert said["sales"].startswith(f"2 reports of sales failed within 15 minutes, the last one {last}: bad: ")
-    assert "there is no table of users" in said["sales"]
+    summaries = await watch.firing("report_failed")
+    assert set(summaries) == {"sales"}
+    assert summaries["sales"].startswith(f"2 reports of sales failed within 15 minutes, the last one {last}: bad: ")
+    assert "there is no table of users" in summaries["sales"]
     await alone.pool.execute("UPDATE tickwright.reports SET finished_at = finished_at - interval '16 minutes'")
     assert await watch.firing("report_failed") == {}
 
 
-async def test_a_report_behind_its_deadline_is_named_until_somebody_ends_it(alone: ReportWorld, watch: Watch) -> None:
-    """Whether nobody takes its step or somebody holds it and hangs; a minute is allowed for."""
+async def test_report_overdue_fires_until_the_report_ends(alone: ReportWorld, watch: Watch) -> None:
+    """Whether its step is unclaimed or its holder hangs; after a minute of tolerance."""
     report = await alone.request(plan_of("good"), kind="sales")
     late = "UPDATE tickwright.reports SET step_at = {}, deadline_at = now() - interval '{} seconds'"
     await alone.pool.execute(late.format("now() - interval '59 seconds'", 59))
     assert await watch.firing("report_overdue") == {}
     for step_at in ("now() - interval '75 seconds'", "'infinity'"):
         await alone.pool.execute(late.format(step_at, 75))
-        said = await watch.firing("report_overdue")
-        assert set(said) == {"sales"}
+        summaries = await watch.firing("report_overdue")
+        assert set(summaries) == {"sales"}
         shown = rf"1 reports of sales are unfinished after their deadline, {report} for \d+ s \(dead-man\)\."
-        assert re.fullmatch(shown, said["sales"]), said
+        assert re.fullmatch(shown, summaries["sales"]), summaries
     await alone.pool.execute("UPDATE tickwright.reports SET step_at = now()")
     async with alone.process({"good": good}):
         assert (await alone.over(report))["error_code"] == "deadline_passed"
         assert await watch.firing("report_overdue") == {}
 
 
-async def test_what_no_process_serves_is_named_until_one_does(alone: ReportWorld, watch: Watch) -> None:
-    """By function or source, and the role where steps are due; services are outside, so nobody knows of them."""
+async def test_report_unserved_fires_until_a_process_serves_the_part(alone: ReportWorld, watch: Watch) -> None:
+    """By function or source, and by role where steps are due; services are external and are not checked."""
     report = await alone.request(plan_of("good", QUERY, SERVICE), kind="sales")
     waits = f"parts of reports wait, first report {report}."
     assert await watch.firing("report_unserved") == {
@@ -118,18 +116,18 @@ async def test_what_no_process_serves_is_named_until_one_does(alone: ReportWorld
         async def only_the_source() -> bool:
             return set(await watch.firing("report_unserved")) == {"source:plt_user"}
 
-        await eventually_async(only_the_source, what="the session has said what it serves")
+        await eventually_async(only_the_source, what="the session has reported what it serves")
         process.session.facts["serves"] = ["function:good", "source:plt_user"]
 
-        async def nobody() -> bool:
+        async def none_unserved() -> bool:
             return await watch.firing("report_unserved") == {}
 
-        await eventually_async(nobody, what="both are served")
+        await eventually_async(none_unserved, what="both are served")
     await alone.cancel(report)
     assert await watch.firing("report_unserved") == {}
 
 
-def test_a_deploy_of_a_minute_wakes_nobody() -> None:
-    """What is unserved fires when it was found for so long, round after round."""
+def test_report_unserved_does_not_fire_during_a_deploy_of_a_minute() -> None:
+    """``report_unserved`` fires only after it was found for its hold, round after round."""
     [rule] = [rule for rule in RULES if rule.name == "report_unserved"]
     assert rule.hold >= timedelta(minutes=1)

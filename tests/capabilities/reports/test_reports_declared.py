@@ -1,4 +1,4 @@
-"""Report types by decorator and by the TOML file become rows: who sets what, and what is written nowhere."""
+"""Report types of decorators and of the TOML file become rows: which one takes precedence, and what is refused."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,12 +24,12 @@ def types(pool: Pool) -> ReportTypes:
 
 
 async def users(request: ReportRequest) -> AsyncIterator[Row]:
-    """One row."""
+    """Yield one row."""
     yield {"id": request.report_id}
 
 
 def program(url: str | None = None, sql: str = "SELECT id FROM users") -> Tickwright:
-    """A program with a report of one listener, declared before it."""
+    """Return a program with a report of one listener; the report is declared first."""
     app = Tickwright(url)
     app.report("by-user", listeners=["users"], parameters={"country": "text"}, keep="1d")(lambda: sql)
     app.listener("users", source="plt_user", timeout="1m")(users)
@@ -37,20 +37,20 @@ def program(url: str | None = None, sql: str = "SELECT id FROM users") -> Tickwr
 
 
 async def declare(types: ReportTypes, app: Tickwright, from_file: Any = None) -> None:
-    """Register what a program and a file say."""
+    """Set the report types of a program and of a file."""
     await declare_reports(types, app.registrations, from_file or {})
 
 
 async def actors(pool: Pool) -> list[str]:
-    """Who changed report types, oldest first."""
+    """Return the actors that changed report types, oldest first."""
     rows = await pool.fetch("SELECT actor FROM tickwright.audit WHERE action = 'report_types.put' ORDER BY id")
     return [row[0] for row in rows]
 
 
-async def test_a_programs_report_type_is_there_when_its_app_is_open(
+async def test_a_programs_report_type_exists_when_its_app_is_open(
     database_url: str, pool: Pool, types: ReportTypes
 ) -> None:
-    """With what the program says of its listeners; a second start changes nothing."""
+    """With the program's settings of its listeners; a second start changes nothing."""
     for _ in range(2):
         async with program(database_url):
             found = await types.get("by-user")
@@ -62,7 +62,7 @@ async def test_a_programs_report_type_is_there_when_its_app_is_open(
 
 
 async def test_a_program_changes_nothing_that_was_set_by_hand(pool: Pool, types: ReportTypes, tmp_path: Path) -> None:
-    """Neither what an operator has set nor what the file says; the file always sets."""
+    """It replaces neither a definition of the file nor an operator's; the file replaces a program's."""
     config = tmp_path / "tickwright.toml"
     config.write_text('[report_types.by-user]\nlisteners = ["users"]\nbom = true\n', encoding="utf-8")
     await declare(types, program())
@@ -74,8 +74,8 @@ async def test_a_program_changes_nothing_that_was_set_by_hand(pool: Pool, types:
     assert await actors(pool) == ["python", "config"]
 
 
-async def test_sql_that_duckdb_refuses_is_told_when_the_app_opens(database_url: str, pool: Pool) -> None:
-    """With its place; nothing is set."""
+async def test_sql_that_duckdb_refuses_is_an_error_when_the_app_opens(database_url: str, pool: Pool) -> None:
+    """With line and column; nothing is set."""
     with pytest.raises(Rejected, match=r"merge: .*line 1, column 1") as caught:
         async with program(database_url, "SELEC id FROM users"):
             pass

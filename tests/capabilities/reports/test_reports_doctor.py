@@ -1,4 +1,4 @@
-"""The doctor looks at what reports need: the object store, the sources, and who brings what."""
+"""``tickwright doctor`` checks what reports need: the object store, the sources, and processes that serve parts."""
 
 import os
 from pathlib import Path
@@ -13,8 +13,8 @@ from kit.postgres import as_reader
 CONFIG = """
 [sources.good]
 url = "sqlite://{folder}/good.sqlite"
-[sources.away]
-url = "postgresql://nobody@127.0.0.1:1/nothing"
+[sources.stopped]
+url = "postgresql://reader@127.0.0.1:1/nothing"
 [report_types.sales.listeners.users]
 source = "good"
 sql = "SELECT 1 AS id"
@@ -32,7 +32,7 @@ VALUES (1, 'l', '{report-listener}', '0', now() + interval '1 hour', '{"serves":
 
 @pytest.fixture
 def env(database_url: str, tmp_path: Path) -> dict[str, str]:
-    """A process with a home and a configuration of its own."""
+    """The environment of a process with its own home and configuration."""
     (tmp_path / "good.sqlite").touch()
     config = tmp_path / "tickwright.toml"
     config.write_text(CONFIG.format(folder=tmp_path))
@@ -40,24 +40,24 @@ def env(database_url: str, tmp_path: Path) -> dict[str, str]:
 
 
 def findings(**env: str) -> dict[str, list[tuple[str, str]]]:
-    """Return what the doctor says, by check."""
-    said: Any = tickwright("doctor", "--json", env=environment(**env)).json
-    assert all(one["remedy"] for one in said["findings"] if one["verdict"] != "ok")
+    """Return the doctor's findings, by check."""
+    report: Any = tickwright("doctor", "--json", env=environment(**env)).json
+    assert all(one["remedy"] for one in report["findings"] if one["verdict"] != "ok")
     found: dict[str, list[tuple[str, str]]] = {}
-    for one in said["findings"]:
+    for one in report["findings"]:
         found.setdefault(one["check"], []).append((one["verdict"], one["says"]))
     return found
 
 
-def test_where_nothing_of_reports_is_set_up_nothing_is_looked_at(database_url: str, tmp_path: Path) -> None:
-    """No folder is made, and no role is missed."""
+def test_without_reports_the_doctor_checks_nothing_of_reports(database_url: str, tmp_path: Path) -> None:
+    """No folder is made, and no role is reported as missing."""
     found = findings(DATABASE_URL=database_url, HOME=str(tmp_path))
     assert {"object store", "report-listener", "report listeners"} & set(found) == set()
     assert not (tmp_path / "objects").exists()
 
 
-def test_files_are_tried_out_and_a_folder_that_others_may_not_see_is_named(env: dict[str, str], tmp_path: Path) -> None:
-    """With a database of one's own others may be on other machines; what was put is removed again."""
+def test_the_object_store_is_tried_out_and_a_local_folder_is_a_warning(env: dict[str, str], tmp_path: Path) -> None:
+    """Other processes of a shared database may be on other machines; the test's object is removed."""
     [(verdict, says)] = findings(**env)["object store"]
     assert (verdict, "other machines" in says) == ("warn", True)
     assert list((tmp_path / "objects").glob("doctor/*")) == []
@@ -65,22 +65,24 @@ def test_files_are_tried_out_and_a_folder_that_others_may_not_see_is_named(env: 
     blocked.touch()
     [(verdict, says)] = findings(**env, OBJECT_STORE=blocked.as_uri())["object store"]
     assert (verdict, os.fspath(blocked) in says) == ("fail", True)
-    away = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    said: Any = tickwright("doctor", "--json", env={**environment(**env, OBJECT_STORE="s3://bucket"), **away}).json
-    [store] = [one for one in said["findings"] if one["check"] == "object store"]
+    unreachable = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    report: Any = tickwright(
+        "doctor", "--json", env={**environment(**env, OBJECT_STORE="s3://bucket"), **unreachable}
+    ).json
+    [store] = [one for one in report["findings"] if one["check"] == "object store"]
     assert (store["verdict"], store["says"].startswith("s3://bucket: ")) == ("fail", True)
 
 
-def test_each_source_is_asked(env: dict[str, str]) -> None:
-    """One that does not answer is a failure of that one."""
+def test_each_source_is_queried(env: dict[str, str]) -> None:
+    """A source that does not answer fails its own check only."""
     found = findings(**env)
     assert found["source good"] == [("ok", "answers")]
-    [(verdict, _)] = found["source away"]
+    [(verdict, _)] = found["source stopped"]
     assert verdict == "fail"
 
 
 def test_a_role_that_is_too_powerful_for_a_source_is_named(env: dict[str, str]) -> None:
-    """With what makes it so, and what to do; no password is said."""
+    """With the reason and the remedy."""
     config = Path(env["CONFIG"])
     url = env["DATABASE_URL"]
     config.write_text(
@@ -93,8 +95,8 @@ def test_a_role_that_is_too_powerful_for_a_source_is_named(env: dict[str, str]) 
     assert "create role reader" in says
 
 
-async def test_who_is_expected_and_not_there_is_named(env: dict[str, str]) -> None:
-    """The role, and what no process of it brings; services are outside, so nobody knows of them."""
+async def test_a_missing_role_and_unserved_parts_are_named(env: dict[str, str]) -> None:
+    """The role, and what no process of it serves; services are external and are not checked."""
     connection = await asyncpg.connect(env["DATABASE_URL"])
     await connection.execute(TYPE)
     found = findings(**env)

@@ -1,4 +1,4 @@
-"""Merges that do not end: whatever else a process has to do for reports goes on beside them."""
+"""Merges that do not end hold up no other work of reports in their process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,32 +16,32 @@ HOUR_S = 3600
 
 
 async def one(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
-    """A row."""
+    """Yield one row."""
     yield {"id": 1}
 
 
 async def broken(request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
-    """Never one."""
+    """Raise a permanent error."""
     if request.attempt:
         raise Rejected("no_such_thing", "it is gone")
     yield {}
 
 
-def endless(**words: Any) -> Plan:
-    """Return what is never put together."""
-    return plan_of("a", merge=ENDLESS, **{"deadline_s": HOUR_S, **words})
+def endless(**more: Any) -> Plan:
+    """Return a plan whose merge does not end."""
+    return plan_of("a", merge=ENDLESS, **{"deadline_s": HOUR_S, **more})
 
 
 @asynccontextmanager
 async def filled(world: ReportWorld, process: Process, asked: int = 2) -> AsyncIterator[list[int]]:
-    """Ask for endless reports of the type ``slow``, whose merges have what places they can have in the block."""
+    """Request endless reports of the type ``slow``, whose merges have all slots that they may have in the block."""
     slow = [await world.request(endless(), {"n": number}, kind="slow") for number in range(asked)]
 
-    async def brought() -> bool:
+    async def fetched() -> bool:
         parts = [await world.part(report, "a") for report in slow]
         return all(part["state"] == "done" for part in parts)
 
-    await eventually_async(brought)
+    await eventually_async(fetched)
     await eventually_async(lambda: process.supervisor.running)
     try:
         yield slow
@@ -50,14 +50,14 @@ async def filled(world: ReportWorld, process: Process, asked: int = 2) -> AsyncI
             await world.cancel(report)
 
 
-async def has_no_place(world: ReportWorld, report: int) -> bool:
-    """Whether its parts wait for a place to be put together."""
+async def waits_for_slot(world: ReportWorld, report: int) -> bool:
+    """Return whether a report waits for a merge slot."""
     found: bool = await world.pool.fetchval("SELECT step_at = 'epoch' FROM tickwright.reports WHERE id = $1", report)
     return found
 
 
 async def test_merges_of_one_type_that_do_not_end_keep_no_other_type_waiting(alone: ReportWorld) -> None:
-    """RSV-3: a place is left for a type that has none, again and again; and the next of its own type has its turn."""
+    """RSV-3: a slot stays free for a type that has none; after a cancel the next report of the slow type is merged."""
     async with alone.process({"a": one, "b": one}) as process, filled(alone, process, 3) as slow:
         for number in range(3):
             quick = await alone.request(plan_of("b"), {"n": number}, kind="quick")
@@ -71,11 +71,11 @@ async def test_merges_of_one_type_that_do_not_end_keep_no_other_type_waiting(alo
                 "cancelled", "merging", "querying",
             ]  # fmt: skip
 
-        await eventually_async(goes_on, what="the next of its type is put together")
+        await eventually_async(goes_on, what="the next one of its type is merged")
 
 
 async def test_merges_that_do_not_end_keep_no_short_step_of_their_own_type_waiting(alone: ReportWorld) -> None:
-    """RSV-3: what fails, asks again or goes on to the next stage needs no place."""
+    """RSV-3: a step that fails a report, announces again or begins the next stage needs no slot."""
     stages = (Listener(name="a", kind="function"), Listener(name="b", kind="function", stage=2))
     fed = {2: "SELECT id FROM a"}
     plan = plan_of("c", checks=2, check_every_s=1)
@@ -85,23 +85,23 @@ async def test_merges_that_do_not_end_keep_no_short_step_of_their_own_type_waiti
         failed = await alone.over(await alone.request(plan_of(Listener(name="broken", kind="function")), kind="slow"))
         assert failed["error_code"] == "part_failed"
         staged = await alone.request(plan_of(*stages, merge="SELECT * FROM a, b", deadline_s=HOUR_S), kind="slow")
-        await eventually_async(lambda: has_no_place(alone, staged))
+        await eventually_async(lambda: waits_for_slot(alone, staged))
         assert (await alone.record(staged))["stage"] == 2
         fed_plan = plan_of(*stages, merge="SELECT * FROM a, b", feeds=fed, deadline_s=HOUR_S)
         waits = await alone.request(fed_plan, {"fed": True}, kind="slow")
-        await eventually_async(lambda: has_no_place(alone, waits))
+        await eventually_async(lambda: waits_for_slot(alone, waits))
         assert (await alone.record(waits))["stage"] == 1
 
 
-async def test_a_report_without_a_place_fails_at_its_deadline(alone: ReportWorld) -> None:
-    """RST-2: it is told so although nothing of it is due before there is a place."""
+async def test_a_report_without_a_slot_fails_at_its_deadline(alone: ReportWorld) -> None:
+    """RST-2: it fails although its step is not due before a slot is free."""
     async with alone.process({"a": one}) as process, filled(alone, process):
         row = await alone.over(await alone.request(endless(deadline_s=2), {"late": True}, kind="slow"))
     assert (row["status"], row["error_code"]) == ("failed", "deadline_passed")
 
 
-async def test_a_place_that_becomes_free_elsewhere_is_found(alone: ReportWorld) -> None:
-    """What has no place here is put together by the first process that has one."""
+async def test_a_slot_of_another_process_is_used(alone: ReportWorld) -> None:
+    """A report without a slot here is merged by the first process that has one."""
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(alone.process({"a": one}))
         slow = await stack.enter_async_context(filled(alone, first))
@@ -110,18 +110,18 @@ async def test_a_place_that_becomes_free_elsewhere_is_found(alone: ReportWorld) 
         async def both() -> bool:
             return all([(await alone.record(report))["status"] == "merging" for report in slow])
 
-        await eventually_async(both, what="each process puts one together")
+        await eventually_async(both, what="each process merges one")
         for report in slow:
             await alone.cancel(report)
 
 
-async def test_places_go_to_the_type_that_has_the_fewest(alone: ReportWorld) -> None:
-    """Whoever asked first comes first among those; the last place is for a type that has none."""
+async def test_slots_go_to_the_type_that_has_the_fewest(alone: ReportWorld) -> None:
+    """Among those the oldest request comes first; the last slot is for a type that has none."""
     asked = [await alone.request(plan_of("a"), {"n": number}, kind=kind) for number, kind in enumerate("aabc")]
     await alone.pool.execute("UPDATE tickwright.reports SET step_at = 'epoch'")
 
-    async def claim(merging: str, places: int) -> list[int]:
-        return [record.id for record in await alone.records.claim(1, 8, merging=[*merging], slots=places)]
+    async def claim(merging: str, slots: int) -> list[int]:
+        return [record.id for record in await alone.records.claim(1, 8, merging=[*merging], slots=slots)]
 
     assert await claim("abc", 1) == []
     assert await claim("a", 0) == []
@@ -130,11 +130,11 @@ async def test_places_go_to_the_type_that_has_the_fewest(alone: ReportWorld) -> 
     assert await claim("ab", 1) == []
     assert await claim("ab", 2) == [asked[0]]
     await alone.pool.execute("UPDATE tickwright.reports SET deadline_at = now() WHERE id = $1", asked[1])
-    assert await claim("aa", 0) == [asked[1]], "one behind its deadline needs no place"
+    assert await claim("aa", 0) == [asked[1]], "one past its deadline needs no slot"
 
 
-async def test_a_part_that_comes_while_its_report_has_no_place_leaves_it_there(alone: ReportWorld) -> None:
-    """An optional part that was given up counts if it still comes; the report is not due before there is a place."""
+async def test_a_late_part_of_a_report_without_a_slot_does_not_make_it_due(alone: ReportWorld) -> None:
+    """An optional part that was given up counts if it still comes; the report is not due before a slot is free."""
     gate = asyncio.Event()
 
     async def late(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -145,11 +145,11 @@ async def test_a_part_that_comes_while_its_report_has_no_place_leaves_it_there(a
     plan = plan_of(*listeners, merge="SELECT * FROM a", checks=1, check_every_s=1, deadline_s=HOUR_S)
     async with alone.process({"a": one, "late": late}) as process, filled(alone, process):
         report = await alone.request(plan, kind="slow")
-        await eventually_async(lambda: has_no_place(alone, report))
+        await eventually_async(lambda: waits_for_slot(alone, report))
         gate.set()
 
         async def came() -> bool:
             return bool((await alone.part(report, "late"))["state"] == "done")
 
         await eventually_async(came)
-        assert await has_no_place(alone, report)
+        assert await waits_for_slot(alone, report)

@@ -1,4 +1,4 @@
-"""Parts that do not end: whatever other types want of the same function or source goes on beside them."""
+"""Parts that do not end hold up no other type's parts of the same function or source."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,9 +13,9 @@ from tickwright.capabilities.reports.plan import Listener, Plan
 SOURCE = "source:shop"
 
 
-def query(sql: str, *, name: str = "a", **words: Any) -> Plan:
+def query(sql: str, *, name: str = "a", **more: Any) -> Plan:
     """Return a definition of one query on the source of the test."""
-    return plan_of(Listener(name=name, kind="sql", source="shop", sql=sql, **words), deadline_s=3600)
+    return plan_of(Listener(name=name, kind="sql", source="shop", sql=sql, **more), deadline_s=3600)
 
 
 async def counted(world: ReportWorld, state: str, kind: str = "%") -> int:
@@ -29,12 +29,12 @@ SELECT count(*) FROM tickwright.report_parts p JOIN tickwright.reports r ON r.id
 
 
 @asynccontextmanager
-async def filled(world: ReportWorld, process: Process, places: int) -> AsyncIterator[list[int]]:
-    """Ask for reports of the type ``slow`` whose queries do not end, more than its ``places`` in the block."""
+async def filled(world: ReportWorld, process: Process, slots: int) -> AsyncIterator[list[int]]:
+    """Request reports of the type ``slow`` whose queries do not end, more than its ``slots``, for the block."""
     endless = query("SELECT pg_sleep(3600)::text AS v")
-    slow = [await world.request(endless, {"n": number}, kind="slow") for number in range(places + 3)]
+    slow = [await world.request(endless, {"n": number}, kind="slow") for number in range(slots + 3)]
     try:
-        await eventually_async(lambda: process.listener.running == places, what="the type has its places")
+        await eventually_async(lambda: process.listener.running == slots, what="the type has its slots")
         yield slow
     finally:
         for report in slow:
@@ -42,7 +42,7 @@ async def filled(world: ReportWorld, process: Process, places: int) -> AsyncIter
 
 
 async def test_queries_of_one_type_that_do_not_end_keep_no_other_type_waiting(alone: ReportWorld) -> None:
-    """RPL-3: one place more than the setting says is for a type that has none, again and again."""
+    """RPL-3: one slot above the setting is for a type that has none, again and again."""
     async with (
         alone.process({}, sources={"shop": alone.url}, at_once=2) as process,
         filled(alone, process, 2) as slow,
@@ -50,7 +50,7 @@ async def test_queries_of_one_type_that_do_not_end_keep_no_other_type_waiting(al
         for number in range(3):
             quick = await alone.request(query("SELECT 1 AS v"), {"n": number}, kind=f"quick{number % 2}")
             assert await alone.table(await alone.finished(quick)) == [["1"]]
-        await process.listener.claim_announced(slow[-1], "a")  # an announced one has no other rights
+        await process.listener.claim_announced(slow[-1], "a")  # the same limits hold for an announced part
         assert await counted(alone, "running", "slow") == 2
         assert await alone.cancel(slow[0])
 
@@ -61,7 +61,7 @@ async def test_queries_of_one_type_that_do_not_end_keep_no_other_type_waiting(al
 
 
 async def test_no_part_waits_for_a_connection_of_its_source(alone: ReportWorld) -> None:
-    """RPL-4: where a source takes fewer queries than the setting says, the last place is one of these."""
+    """RPL-4: where a source takes fewer queries than the setting, the slot for another type is one of these."""
     async with (
         alone.process({}, sources={"shop": alone.url}, connections=3, at_once=8) as process,
         filled(alone, process, 2),
@@ -71,8 +71,8 @@ async def test_no_part_waits_for_a_connection_of_its_source(alone: ReportWorld) 
         assert await counted(alone, "running", "slow") == 2
 
 
-async def test_parts_that_are_announced_at_once_take_no_more_places_than_there_are(alone: ReportWorld) -> None:
-    """RPL-3: a place, and one more for another type; of a function as of a source."""
+async def test_parts_that_are_announced_at_once_take_no_more_slots_than_there_are(alone: ReportWorld) -> None:
+    """RPL-3: one slot, and one more for another type; for a function as for a source."""
     gate = asyncio.Event()
 
     async def waits(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -91,7 +91,7 @@ async def test_parts_that_are_announced_at_once_take_no_more_places_than_there_a
 
 
 async def test_a_source_that_takes_one_query_serves_every_type(alone: ReportWorld) -> None:
-    """Its one place is for any type, whichever asked first."""
+    """Its one slot is for any type, in the order of requests."""
     async with (
         alone.process({}, sources={"shop": alone.url}, connections=1) as process,
         filled(alone, process, 1) as slow,
@@ -103,7 +103,7 @@ async def test_a_source_that_takes_one_query_serves_every_type(alone: ReportWorl
 
 
 async def test_parts_of_passed_over_types_are_not_claimed(alone: ReportWorld) -> None:
-    """Whoever asked first comes first among the others; a type is passed over for one function or source only."""
+    """Among the others the oldest request comes first; a type is passed over for one function or source only."""
     asked = [await alone.request(query("SELECT 1 AS v"), {"n": number}, kind=kind) for number, kind in enumerate("aab")]
 
     async def claim(*but: tuple[str, str]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Reports through real processes' wiring: RabbitMQ, Redis, sources from the TOML file, functions from a program."""
+"""Reports with the wiring of real processes: RabbitMQ, Redis, sources of the TOML file, functions of a program."""
 
 import csv
 import secrets
@@ -30,7 +30,7 @@ ME = Caller("me", Role.OPERATOR)
 
 
 class Program(Declarations):
-    """A user's program with one function and one report; it counts who was asked."""
+    """A user's program with one function and one report; it counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ async def finished(node: Node, report: int, folder: Path) -> list[list[str]]:
         row = await node.installation.pool.fetchrow("SELECT * FROM tickwright.reports WHERE id = $1", report)
         return row if row["finished_at"] is not None else None
 
-    row = await eventually_async(over, 40, what="the report is over")
+    row = await eventually_async(over, 40, what="the report has ended")
     assert row["status"] == "finished", row["error"]
     text = (folder / "objects" / row["file_key"]).read_text()
     return sorted(list(csv.reader(text.splitlines()))[1:])
@@ -80,7 +80,7 @@ async def finished(node: Node, report: int, folder: Path) -> list[list[str]]:
 async def test_a_function_and_a_query_in_two_processes_over_rabbitmq_and_redis(
     database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Each process brings what it can; the exchange's message reaches both, and three copies of it do nothing more."""
+    """Each process fetches what it serves; the announcement reaches both, and its copies change nothing."""
     prefix = f"t{secrets.token_hex(5)}"
     settings = settings_of(
         database_url, tmp_path, amqp_url=SecretStr(rabbit_server.url), amqp_prefix=prefix,
@@ -91,7 +91,7 @@ async def test_a_function_and_a_query_in_two_processes_over_rabbitmq_and_redis(
         node = await stack.enter_async_context(running(settings, program, "relay", "report-listener"))
         await stack.enter_async_context(running(settings, program, "report-listener"))
 
-        async def both_hear() -> bool:
+        async def both_consume() -> bool:
             async with raw_channel(rabbit_server.url) as channel:
                 try:
                     for name in ("scores", "users"):
@@ -102,7 +102,7 @@ async def test_a_function_and_a_query_in_two_processes_over_rabbitmq_and_redis(
                     return False
             return True
 
-        await eventually_async(both_hear, 40, what="both processes hear both listeners' calls")
+        await eventually_async(both_consume, 40, what="both processes consume the calls of both listeners")
         report = await ask(node, 1)
         assert await finished(node, report, tmp_path) == [["ann", "1"], ["ben", "99"]]
         assert program.asked["scores"] == 1
@@ -117,8 +117,8 @@ async def test_a_function_and_a_query_in_two_processes_over_rabbitmq_and_redis(
         assert program.asked["scores"] == 2
 
 
-async def test_without_redis_and_rabbitmq_the_same_report_is_made(database_url: str, tmp_path: Path) -> None:
-    """PostgreSQL alone: the doorbell instead of the exchange, the ledger instead of the hash."""
+async def test_without_redis_and_rabbitmq_a_report_has_the_same_rows(database_url: str, tmp_path: Path) -> None:
+    """PostgreSQL alone: wake-up notifications instead of the exchange, the ledger instead of the hash."""
     program = Program()
     async with running(settings_of(database_url, tmp_path), program, "report-listener") as node:
         report = await ask(node, 1)
@@ -129,7 +129,7 @@ async def test_without_redis_and_rabbitmq_the_same_report_is_made(database_url: 
         assert [row["place"] for row in places] == ["postgres"] * 2
 
 
-async def test_a_broker_that_is_away_costs_seconds_and_no_report(database_url: str, tmp_path: Path) -> None:
+async def test_an_unavailable_broker_costs_seconds_and_no_report(database_url: str, tmp_path: Path) -> None:
     """Due parts are claimed from the table when no message comes."""
     settings = settings_of(database_url, tmp_path, amqp_url=SecretStr("amqp://guest:guest@127.0.0.1:9/%2F"))
     program = Program()
@@ -137,17 +137,17 @@ async def test_a_broker_that_is_away_costs_seconds_and_no_report(database_url: s
         assert await finished(node, await ask(node, 1), tmp_path) == [["ann", "1"], ["ben", "99"]]
 
 
-async def test_a_service_finds_its_queue_with_the_call_though_it_never_was_there(
+async def test_the_queue_of_a_service_has_the_call_before_its_first_connection(
     database_url: str, rabbit_server: RabbitServer, tmp_path: Path
 ) -> None:
-    """Somebody in another language: its queue is made when its report type is set, and a call waits there for it."""
+    """A service in another language: its queue is made when its report type is set, and a call waits in it."""
     prefix = f"t{secrets.token_hex(5)}"
     settings = settings_of(database_url, tmp_path, amqp_url=SecretStr(rabbit_server.url), amqp_prefix=prefix)
     program = Program()
     program.report("by_hand", listeners={"ledger": {"service": True, "columns": {"id": "BIGINT"}}})(lambda: None)
     async with running(settings, program, "relay", "report-listener") as node:
 
-        async def is_there() -> bool:
+        async def queue_exists() -> bool:
             async with raw_channel(rabbit_server.url) as channel:
                 try:
                     await channel.queue_declare(f"{prefix}.reports.ledger", passive=True)
@@ -155,7 +155,7 @@ async def test_a_service_finds_its_queue_with_the_call_though_it_never_was_there
                     return False
             return True
 
-        await eventually_async(is_there, 60, what="the service's queue")
+        await eventually_async(queue_exists, 60, what="the service's queue")
         made = await node.installation.of(ReportsService).records.request(
             msgspec.convert({"type": "by_hand"}, ReportRequestBody), ME
         )
@@ -170,5 +170,5 @@ async def test_a_service_finds_its_queue_with_the_call_though_it_never_was_there
 
         body = await eventually_async(called, 40, what="the call")
         assert body is not None
-        said = msgspec.json.decode(body)
-        assert (said["report_id"], said["epoch"], said["listeners"]) == (made.id, 1, ["ledger"])
+        call = msgspec.json.decode(body)
+        assert (call["report_id"], call["epoch"], call["listeners"]) == (made.id, 1, ["ledger"])

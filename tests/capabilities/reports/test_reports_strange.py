@@ -1,4 +1,4 @@
-"""What listeners of reports do that no contract allows: each fails its own part, which is tried again."""
+"""Listeners that break their contract: each fails its own part, which is tried again."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from tickwright.capabilities.reports.plan import Listener
 TRIES = {how: 1 if how in FINAL else 2 for how in STRANGE}
 
 
-async def test_whatever_a_listener_does_fails_its_own_part(alone: ReportWorld) -> None:
-    """RPL-1: each attempt is counted, the last one fails the report, and no part stays in the process's hands."""
+async def test_a_listener_that_breaks_its_contract_fails_its_own_part(alone: ReportWorld) -> None:
+    """RPL-1: each attempt is counted, the last one fails the report, and the process holds no part afterwards."""
     calls: Counter[str] = Counter()
 
     def listener(how: str) -> Function:
@@ -33,13 +33,13 @@ async def test_whatever_a_listener_does_fails_its_own_part(alone: ReportWorld) -
         assert not process.listener.counts["released"]
         parts = {how: await alone.part(report, how) for how, report in asked.items()}
     assert {how: part["attempts"] for how, part in parts.items()} == TRIES
-    said = {how: part["error"] for how, part in parts.items()}
-    assert said["no_text"] == "x (bad)"
-    assert said["nameless"] == "Rejected (bad)"
-    assert said["no_code"] == "None (None)"
-    assert said["unwritable"] == f"x y? (a b?{'c' * 96})"
-    assert said["bare"] == "Bare (exception)"
-    assert said["cancels_itself"] == "CancelledError: "
+    errors = {how: part["error"] for how, part in parts.items()}
+    assert errors["no_text"] == "x (bad)"
+    assert errors["nameless"] == "Rejected (bad)"
+    assert errors["no_code"] == "None (None)"
+    assert errors["unwritable"] == f"x y? (a b?{'c' * 96})"
+    assert errors["bare"] == "Bare (exception)"
+    assert errors["cancels_itself"] == "CancelledError: "
 
 
 def _plan(how: str) -> Any:

@@ -1,4 +1,4 @@
-"""Retention of reports: what nobody needs any more goes, from the store and from the tables, and nothing else does."""
+"""Retention of reports removes what is no longer needed from the store and the tables, and nothing else."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 @pytest.fixture
 async def lease(alone: ReportWorld) -> Lease:
-    """The lease of upkeep."""
+    """The lease of retention."""
     lease = await Leases(alone.pool, owner="test", terms=LONG).take(NAME)
     assert lease is not None
     return lease
@@ -38,7 +38,7 @@ async def made(world: ReportWorld, *, ended: timedelta, expires: timedelta) -> A
 
 
 async def put(world: ReportWorld, key: str) -> None:
-    """Leave an object behind, as a loser does that is killed."""
+    """Store an object, as a killed process leaves one."""
     path = world.folder / "left"
     path.write_bytes(b"left")
     await world.objects.put_file(key, path)
@@ -49,8 +49,8 @@ async def keys(world: ReportWorld) -> set[str]:
     return {one.key for folder in ("parts/", "reports/") for one in await world.objects.listing(folder, 1000)}
 
 
-async def test_a_file_goes_when_its_time_is_over_and_the_record_says_so(alone: ReportWorld, lease: Lease) -> None:
-    """Not a moment before; the record stays, with when that was."""
+async def test_an_expired_file_is_removed_and_its_record_says_so(alone: ReportWorld, lease: Lease) -> None:
+    """Not earlier; the record stays, with the instant of its expiry."""
     row = await made(alone, ended=DAY, expires=HOUR)
     await ReportRetention(alone.objects).round(lease)
     assert await keys(alone) == {row["file_key"]}
@@ -63,8 +63,8 @@ async def test_a_file_goes_when_its_time_is_over_and_the_record_says_so(alone: R
     assert (await keys(alone), upkeep.counts["forget_files"]) == (set(), 1)
 
 
-async def test_what_losers_left_goes_an_hour_after_the_end(alone: ReportWorld, lease: Lease) -> None:
-    """Parts and files that did not count; the file stays, and so does everything of a report that is under way."""
+async def test_objects_that_did_not_count_are_removed_an_hour_after_the_end(alone: ReportWorld, lease: Lease) -> None:
+    """Parts and files of other attempts; the report's file stays, and all objects of a running report."""
     row = await made(alone, ended=HOUR / 2, expires=DAY)
     running = await ask(alone)
     left = {f"reports/{row['id']}/1-9/x.csv", f"parts/{row['id']}/1/lefts-x.ndjson"}
@@ -78,8 +78,8 @@ async def test_what_losers_left_goes_an_hour_after_the_end(alone: ReportWorld, l
     assert await keys(alone) == others
 
 
-async def test_old_records_go_with_whatever_came_late(alone: ReportWorld, lease: Lease) -> None:
-    """Ninety days behind their end; one that still has its file stays as long as the file."""
+async def test_old_records_are_removed_with_their_parts(alone: ReportWorld, lease: Lease) -> None:
+    """Ninety days after their end; a record with a file stays as long as the file."""
     kept = await made(alone, ended=timedelta(days=91), expires=DAY)
     gone = await made(alone, ended=timedelta(days=91), expires=-DAY)
     young = await made(alone, ended=timedelta(days=89), expires=-DAY)
@@ -92,10 +92,8 @@ async def test_old_records_go_with_whatever_came_late(alone: ReportWorld, lease:
     assert await keys(alone) == {kept["file_key"]}
 
 
-async def test_objects_of_unknown_reports_go_unless_they_may_be_somebody_elses(
-    alone: ReportWorld, lease: Lease
-) -> None:
-    """Below the newest record they are of one that was deleted; above it, of another installation or a lost table."""
+async def test_objects_of_deleted_records_are_removed_and_foreign_ones_stay(alone: ReportWorld, lease: Lease) -> None:
+    """An id below the newest record's is of a deleted one; above it, of another installation or a lost table."""
     newest = await ask(alone)
     await alone.pool.execute("DELETE FROM tickwright.reports WHERE id = $1", newest)
     newest = await ask(alone)
@@ -109,7 +107,7 @@ async def test_objects_of_unknown_reports_go_unless_they_may_be_somebody_elses(
 async def test_batches_are_bounded_and_a_lost_lease_ends_the_round(
     alone: ReportWorld, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than a round does is said by a zero; who lost the lease writes nothing."""
+    """A round that leaves work returns 0; a process that lost the lease writes nothing."""
     monkeypatch.setattr(module, "BATCH", 2)
     monkeypatch.setattr(module, "BATCHES_MAX", 1)
     asked = [await ask(alone, seed=seed) for seed in range(3)]
@@ -120,15 +118,17 @@ async def test_batches_are_bounded_and_a_lost_lease_ends_the_round(
     cleared = "SELECT count(*) FROM tickwright.reports WHERE cleared_at IS NOT NULL"
     assert await alone.pool.fetchval(cleared) == 2
     await run_out(alone.pool, NAME)
-    heir = await Leases(alone.pool, owner="heir", terms=LONG).take(NAME)
-    assert heir is not None
+    successor = await Leases(alone.pool, owner="successor", terms=LONG).take(NAME)
+    assert successor is not None
     await ReportRetention(alone.objects).round(lease)
     assert await alone.pool.fetchval(cleared) == 2
-    assert await ReportRetention(alone.objects).round(heir) > 0
+    assert await ReportRetention(alone.objects).round(successor) > 0
     assert await alone.pool.fetchval(cleared) == 3
 
 
-async def test_a_store_that_refuses_costs_the_round_only(alone: ReportWorld, lease: Lease, tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_opened_costs_the_round_only(
+    alone: ReportWorld, lease: Lease, tmp_path: Path
+) -> None:
     """The scheduler opens it for each round, and goes on with its other work."""
     (tmp_path / "file").write_text("no folder")
     place = (tmp_path / "file" / "objects").as_uri()

@@ -1,4 +1,4 @@
-"""What is told of executions: one line says how far each is."""
+"""The line about an execution: how far it is, and why it failed."""
 
 from msgspec.structs import replace
 
@@ -8,7 +8,7 @@ ONE = ExecutionNow(7, "loans", "IN_PROGRESS", False, 20, 8, 50_000, 20_000, 1500
 
 
 def test_the_line_says_how_far_an_execution_is() -> None:
-    """Chunks, clients, whom it selected, and what has left."""
+    """Chunks, clients, how many are selected, and how many actions have left."""
     assert line_of(ONE) == (
         "batch loans 7: IN_PROGRESS for 4.0 s · chunks 8/20, seen 20000/50000, selected 1500 · released 0/1500"
     )

@@ -1,4 +1,4 @@
-"""What is told of fan-out: a line that says whom and what became of it, and a minute that forgets."""
+"""The line about fan-out: its counts, and the results of the last minute."""
 
 from collections import Counter
 from typing import Any
@@ -8,7 +8,7 @@ from tickwright.capabilities.fanout.overview import FanoutNow, line_of
 
 
 def test_the_line_names_what_is_known_and_leaves_out_what_is_not() -> None:
-    """A queue that nobody counted is not empty; no dead letters are no news."""
+    """A queue that was not counted is not shown as empty; zero dead letters are left out."""
     known = FanoutNow(12, 2, 3, 7, 1, 40, 2, 1, 0)
     assert line_of(known) == (
         "entities 12 in 2 modules · consumers 3 · queued 7 · dead letters 1 · "
@@ -20,7 +20,7 @@ def test_the_line_names_what_is_known_and_leaves_out_what_is_not() -> None:
 
 
 def test_a_minute_counts_what_was_added_within_it() -> None:
-    """What is older is forgotten; tasks that were given up in their window failed as well."""
+    """What is older does not count; tasks that were given up in their window failed as well."""
     minute, counts = LastMinute(), Counter(succeeded=100)
     assert minute.since(counts, 0.0)["succeeded"] == 0
     counts.update(succeeded=5, failed=1, given_up=1)
@@ -31,8 +31,8 @@ def test_a_minute_counts_what_was_added_within_it() -> None:
     assert not any(minute.since(counts, 200.0).values())
 
 
-def test_a_count_that_fails_is_no_news_of_what_was_counted() -> None:
-    """Dead letters do not go away while RabbitMQ does."""
+def test_a_count_that_fails_keeps_the_last_figures() -> None:
+    """The number of dead letters stays while RabbitMQ is unavailable."""
 
     class Side:
         """A consumer and its queue."""

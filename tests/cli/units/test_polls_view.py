@@ -1,4 +1,4 @@
-"""The picture of polling: bars that say what they mean, and a line that fits a log."""
+"""The picture of polling: bars with their values, and a line that fits into a log."""
 
 import re
 from io import StringIO
@@ -35,14 +35,14 @@ def test_the_largest_is_the_highest_bar_and_nothing_is_a_blank() -> None:
 
 
 def test_a_line_says_how_level_the_next_minute_is() -> None:
-    """The most of one second stands beside the sum."""
+    """The greatest number of one second is beside the sum."""
     assert "next minute 30 polls, at most 11/s" in line_of(PICTURE)
     assert "polled 28, late 1" in line_of(PICTURE)
     assert "fresh 99.85%, 1 of 40 accounts lag" in line_of(PICTURE)
 
 
 def test_the_picture_sets_the_level_load_against_one_cron_and_each_partner_against_its_limit() -> None:
-    """What an operator reads at one look: bars, freshness, and polls a second beside what is allowed."""
+    """Bars, freshness, and polls a second beside the limits."""
     console = Console(width=200, record=True, file=StringIO())
     console.print(draw_polls(PICTURE))
     shown = console.export_text()

@@ -1,4 +1,4 @@
-"""What is told of reports: a line that says how many are where, and the last file."""
+"""The line about reports: how many have each status, and the last file."""
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ def test_the_line_has_every_status_and_the_last_file() -> None:
 
 
 def test_what_was_counted_up_to_a_bound_is_at_least_that() -> None:
-    """Nobody counts more than ten thousand; where there is no file, none is named."""
+    """No count goes beyond ten thousand; where there is no file, none is named."""
     assert line_of(ReportsNow(9_000, 1_000, 9_000, 900, 100, 9_999, 1, None)) == (
         "reports ≥10000: pending ≥9000, querying ≥900, merging ≥100 · last hour: finished ≥9999, failed ≥1"
     )

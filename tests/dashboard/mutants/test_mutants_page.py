@@ -1,4 +1,4 @@
-"""Mutants of what stands between a browser and us: with a guard taken out, the check of its promise has to fail."""
+"""Mutants of the guards between a browser and the API: without a guard the check of its promise has to fail."""
 
 from pathlib import Path
 from typing import Any
@@ -46,15 +46,21 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         checks.check_the_token,
     ),
     (
-        "the site is not asked",
+        "the site is not checked",
         cookies.check_change,
         "if site_of(headers) is not Site.OURS",
         "if False",
         checks.check_the_site,
     ),
-    ("unsaid is ours", cookies.check_change, "is not Site.OURS", "is Site.OTHER", checks.check_the_site),
     (
-        "a neighbour is ours",
+        "a request without a site is ours",
+        cookies.check_change,
+        "is not Site.OURS",
+        "is Site.OTHER",
+        checks.check_the_site,
+    ),
+    (
+        "a subdomain is ours",
         cookies.site_of,
         "set(sites) <= _OURS",
         'set(sites) <= {*_OURS, b"same-site"}',
@@ -66,7 +72,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         sessions.session_routes,
         'if site_of(request.scope["headers"]) is Site.OTHER',
         "if False",
-        checks.check_the_door,
+        checks.check_the_sign_in,
     ),
     (
         "a planted cookie counts",
@@ -76,7 +82,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         checks.check_a_planted_cookie,
     ),
     (
-        "everybody's sessions are anybody's",
+        "any key ends any session",
         sessions._key_filter,
         "caller.role >= Role.ADMIN",
         "True",
@@ -100,10 +106,10 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         "script-src 'self' 'unsafe-inline'",
         checks.check_the_policy,
     ),
-    ("everybody frames it", page.policy, "frame-ancestors 'none'", "frame-ancestors *", checks.check_the_policy),
-    ("no role is asked for", gate.check_role, "if caller.role < role", "if False", checks.check_roles),
-    ("no route asks for a role", gate.ApiGate.allow, "check_role(caller, role, scope)", "pass", checks.check_roles),
-    ("the fast lane asks for no role", lane.post_job, "Role.OPERATOR", "Role.VIEWER", checks.check_roles),
+    ("every site frames it", page.policy, "frame-ancestors 'none'", "frame-ancestors *", checks.check_the_policy),
+    ("no role is checked", gate.check_role, "if caller.role < role", "if False", checks.check_roles),
+    ("no route checks a role", gate.ApiGate.allow, "check_role(caller, role, scope)", "pass", checks.check_roles),
+    ("the fast path checks no role", lane.post_job, "Role.OPERATOR", "Role.VIEWER", checks.check_roles),
     (
         "all see data of users",
         app.Api._authenticate,
@@ -139,37 +145,55 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         "",
         checks.check_masking_of_alerts,
     ),
-    ("streams show all to all", Snapshots._message, "shown(view, sight)", "view", checks.check_masking_of_streams),
-    ("problems say all", problems.problem, "shown(error.message)", "error.message", checks.check_masking_of_problems),
-    ("details of problems say all", problems.problem, "shown(details)", "details", checks.check_masking_of_problems),
+    ("streams hide nothing", Snapshots._message, "shown(view, sight)", "view", checks.check_masking_of_streams),
+    (
+        "problems hide nothing",
+        problems.problem,
+        "shown(error.message)",
+        "error.message",
+        checks.check_masking_of_problems,
+    ),
+    (
+        "details of problems hide nothing",
+        problems.problem,
+        "shown(details)",
+        "details",
+        checks.check_masking_of_problems,
+    ),
     ("hidden data is found", job_routes._filter, "sight().data", "True", checks.check_hiding),
-    ("masked addresses are found", job_routes._filter, "sight().whole", "True", checks.check_masking_of_looks),
+    ("masked addresses are found", job_routes._filter, "sight().whole", "True", checks.check_masking_of_searches),
     ("reads are not bound", app.Api._bounds, "if is_open_ended(path)", "if True", checks.check_reads_are_bound),
     ("statements are not bound", bounds.bounded, "if left is None or", "if True or", checks.check_reads_are_bound),
     ("a bound outlives its request", bounds.within, "bound.over = True", "pass", checks.check_what_outlives_is_free),
     (
-        "every caller looks",
+        "every caller queries",
         Snapshots._refresh_if_due,
         "if monotonic() - self._refreshed_s >= self._rest_s",
         "if True",
-        checks.check_one_look_for_all,
+        checks.check_one_query_for_all,
     ),
     (
-        "it looks without a rest",
+        "it queries without a pause",
         Snapshots._refresh,
         "max(self._every_s, (self._refreshed_s - began_s) / SHARE_OF_TIME)",
         "0",
-        checks.check_one_look_for_all,
+        checks.check_one_query_for_all,
     ),
-    ("it looks for nobody", Snapshots._is_wanted, "bool(self._subscribers) or", "True or", checks.check_nobody_looks),
     (
-        "it asks again and again",
+        "it queries without readers",
+        Snapshots._is_wanted,
+        "bool(self._subscribers) or",
+        "True or",
+        checks.check_no_query_without_readers,
+    ),
+    (
+        "it queries while a query runs",
         Snapshots._refresh,
         "if self._reading is None",
         "if True",
         checks.check_one_question_at_a_time,
     ),
-    ("a revoked key looks on", Snapshots._take, "subscriber.end()", "pass", checks.check_streams_end_with_their_key),
+    ("a stream outlives its key", Snapshots._take, "subscriber.end()", "pass", checks.check_streams_end_with_their_key),
     (
         "streams of a key are not counted",
         Snapshots.subscribe,
@@ -188,7 +212,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
 
 
 async def test_every_check_holds_as_it_is(database_url: str, tmp_path: Path) -> None:
-    """Without a mutant none of them fails."""
+    """None of them fails on the real source."""
     async with guarded(database_url, tmp_path) as api:
         await checks.check_the_page_can_act(api)
         for check in dict.fromkeys(mutant[-1] for mutant in MUTANTS):
@@ -199,7 +223,7 @@ async def test_every_check_holds_as_it_is(database_url: str, tmp_path: Path) -> 
 async def test_a_missing_guard_is_found(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: tuple[str, Any, str, str, Check]
 ) -> None:
-    """A process that has the mutant from its start on fails the check of what the guard is for."""
+    """A process that starts with the mutant fails the check of the guard's promise."""
     _, function, guard, instead, check = mutant
     mutate(monkeypatch, function, guard, instead)
     async with guarded(database_url, tmp_path) as api:

@@ -1,6 +1,6 @@
-"""Tasks that are cancelled in the turn of the loop that made them: what they own is released, and the work is done.
+"""Tasks that are cancelled before their first step: what they own is released, and the work is done.
 
-A stop, a session that is lost and a look at claims can each come in that turn. asyncio then never begins the coroutine.
+A stop, a lost session or a check of claims can cancel a task this early. asyncio then never starts its coroutine.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tickwright import Answer, Poll
 from tickwright.capabilities.batches.executions.consumer import BatchConsumer
 from tickwright.capabilities.fanout.consumer import consumer as fanout_consumer
 from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
-from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
+from tickwright.capabilities.polling.consumer import dispatcher as partner_dispatcher
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
 from tickwright.capabilities.reports.parts.listeners import ReportListener
@@ -31,18 +31,18 @@ from tickwright.engine.tasks import end_task
 
 
 class CancelledAtOnce:
-    """Cancels the first task that is made of ``work`` before its first step; of a service of the type ``of`` only.
+    """Cancels the first task that runs ``work`` before its first step; only for a service of the type ``of``.
 
     Attributes:
-        made: How many tasks of it were made.
+        made: How many tasks of ``work`` were made.
     """
 
     def __init__(self, work: Callable[..., Coroutine[Any, Any, None]], of: type = object) -> None:
         self._name, self._of, self.made = work.__qualname__, of, 0
         asyncio.get_running_loop().set_task_factory(self._make)
 
-    def _make(self, loop: asyncio.AbstractEventLoop, work: Any, **words: Any) -> "asyncio.Task[Any]":
-        task = asyncio.Task(work, loop=loop, **words)
+    def _make(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "asyncio.Task[Any]":
+        task = asyncio.Task(work, loop=loop, **options)
         if work.__qualname__ == self._name and isinstance(_service_of(work), self._of):
             self.made += 1
             if self.made == 1:
@@ -50,17 +50,17 @@ class CancelledAtOnce:
         return task
 
     async def again(self) -> None:
-        """Wait until a task of it was made a second time."""
+        """Wait until a second task of ``work`` is made."""
         await eventually_async(lambda: self.made > 1, what=f"{self._name} begins again")
 
 
 def _service_of(begun: Any) -> object:
-    """Return the ``self`` of the method that ``cancel_safe`` has begun, or that a mutant has not."""
+    """Return the ``self`` of the method that ``cancel_safe`` wraps, or of the bare method that a mutant runs."""
     return begun.cr_frame.f_locals.get("work", begun).cr_frame.f_locals["self"]
 
 
 @pytest.mark.parametrize("service", [ReportSupervisor, ReportListener], ids=["step", "part"])
-async def test_a_report_is_made_although_its_work_was_cancelled_at_once(
+async def test_a_report_is_made_though_its_work_was_cancelled_before_its_first_step(
     database_url: str, tmp_path: Path, service: type
 ) -> None:
     """G1: step and part are released; the part's attempt does not count."""
@@ -73,8 +73,8 @@ async def test_a_report_is_made_although_its_work_was_cancelled_at_once(
     assert row["owner"] is None
 
 
-async def test_an_execution_ends_although_its_work_was_cancelled_at_once(batches: BatchWorld) -> None:
-    """C2: no try is counted, and no chunk is worked twice."""
+async def test_an_execution_ends_though_its_work_was_cancelled_before_its_first_step(batches: BatchWorld) -> None:
+    """C2: no try is counted, and each chunk is worked once."""
     work = Numbers()
     await batches.process(work)
     cancelled = CancelledAtOnce(ClaimedWork._try)
@@ -85,10 +85,10 @@ async def test_an_execution_ends_although_its_work_was_cancelled_at_once(batches
     assert Counter(work.log) == {(execution_id, number): 1 for number in range(3)}
 
 
-async def test_a_claim_that_is_lost_as_it_begins_frees_its_place(
+async def test_a_claim_that_is_lost_before_its_task_starts_frees_its_slot(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLW-1: the place is the process's own, whoever has the claim by now."""
+    """CLW-1: the slot belongs to the process, also when another session holds the claim by now."""
     begin, begun = BatchConsumer._begin, asyncio.Event()
 
     def lost(self: BatchConsumer, *claim: Any) -> None:
@@ -100,11 +100,11 @@ async def test_a_claim_that_is_lost_as_it_begins_frees_its_place(
     process = await batches.process(Numbers())
     await batches.start(await batches.put())
     await begun.wait()
-    await eventually_async(lambda: process.consumer.running == 0, what="its place is free")
+    await eventually_async(lambda: process.consumer.running == 0, what="its slot is free")
 
 
-async def check_a_message_comes_again(database_url: str, amqp_url: str) -> None:
-    """It goes back to the queue; the only slot of the process is free for it."""
+async def check_a_message_is_redelivered(database_url: str, amqp_url: str) -> None:
+    """The message returns to the queue; the only slot of the process is free for it."""
     hub = Hub()
     async with fanout_world(database_url, amqp_url, None) as world:
         await world.put_module()
@@ -116,15 +116,15 @@ async def check_a_message_comes_again(database_url: str, amqp_url: str) -> None:
     assert hub.ended == [task]
 
 
-async def test_a_message_whose_work_was_cancelled_at_once_comes_again(
+async def test_a_message_whose_work_was_cancelled_before_its_first_step_is_redelivered(
     database_url: str, rabbit_server: RabbitServer
 ) -> None:
-    """FAN-6: as with one that is cancelled later."""
-    await check_a_message_comes_again(database_url, rabbit_server.url)
+    """FAN-6: as with a task that is cancelled later."""
+    await check_a_message_is_redelivered(database_url, rabbit_server.url)
 
 
-async def check_a_poll_leaves_the_permit(database_url: str) -> None:
-    """The partner allows one call at a time, so a permit that is not closed would be the last one."""
+async def check_a_cancelled_poll_closes_its_permit(database_url: str) -> None:
+    """The partner allows one call at a time, so a permit that stays open would be the last one."""
 
     async def answers(_poll: Poll) -> Answer:
         return Answer("moving")
@@ -137,27 +137,27 @@ async def check_a_poll_leaves_the_permit(database_url: str) -> None:
         assert await done_times(consumer.pool, trackers) == Counter(trackers.ids)
 
 
-async def test_a_poll_that_was_cancelled_at_once_leaves_the_partners_permit(database_url: str) -> None:
+async def test_a_poll_that_was_cancelled_before_its_first_step_closes_its_permit(database_url: str) -> None:
     """POL-1: each poll is made once."""
-    await check_a_poll_leaves_the_permit(database_url)
+    await check_a_cancelled_poll_closes_its_permit(database_url)
 
 
 # ---------------------------------------------------------------------- without the guard
 
 
-async def test_the_suite_notices_a_message_whose_work_does_not_begin(
+async def test_the_suite_notices_a_message_whose_coroutine_never_starts(
     database_url: str, rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task as asyncio makes it."""
+    """A mutant: a task as asyncio makes it."""
     monkeypatch.setattr(fanout_consumer, "cancel_safe", lambda work: work)
     with pytest.raises(AssertionError, match="_handle begins again"):
-        await check_a_message_comes_again(database_url, rabbit_server.url)
+        await check_a_message_is_redelivered(database_url, rabbit_server.url)
 
 
-async def test_the_suite_notices_a_poll_whose_work_does_not_begin(
+async def test_the_suite_notices_a_poll_whose_coroutine_never_starts(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task as asyncio makes it."""
-    monkeypatch.setattr(consumer_desk, "cancel_safe", lambda work: work)
+    """A mutant: a task as asyncio makes it."""
+    monkeypatch.setattr(partner_dispatcher, "cancel_safe", lambda work: work)
     with pytest.raises(AssertionError, match="_poll begins again"):
-        await check_a_poll_leaves_the_permit(database_url)
+        await check_a_cancelled_poll_closes_its_permit(database_url)

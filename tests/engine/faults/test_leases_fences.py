@@ -1,4 +1,4 @@
-"""Leases on job_config: rising fences, no effect of an old owner, no early takeover (L1 to L3)."""
+"""Leases on job_config: rising fences, no effect of an earlier owner, no early takeover (L1 to L3)."""
 
 import asyncio
 from datetime import timedelta
@@ -13,10 +13,10 @@ from kit.leases import (
     EFFECTS,
     LONG,
     SHORT,
+    check_a_takeover_waits_for_a_transaction,
     check_effect_order,
     check_fences_rise,
     check_no_early_takeover,
-    check_nobody_passes_by_a_transaction,
     check_rests_for_its_least_time,
     check_transaction_outlives_its_lease,
     check_zombie_cannot_disturb,
@@ -33,35 +33,39 @@ from tickwright.ports.ids import monotonic
 from tickwright.store.pool import UNAVAILABLE, open_pool
 
 
-async def test_every_take_has_a_higher_fence_also_when_many_ask_at_once(pool: asyncpg.Pool) -> None:
-    """L1: of eight who ask at once one gets the lease, and each next fence is higher."""
-    askers = [Leases(pool, owner=f"asker{number}", terms=LONG) for number in range(8)]
+async def test_each_acquired_lease_has_a_higher_fence_also_under_contention(pool: asyncpg.Pool) -> None:
+    """L1: of eight concurrent owners one gets the lease, and each next fence is higher."""
+    contenders = [Leases(pool, owner=f"contender{number}", terms=LONG) for number in range(8)]
     fences = []
     for _ in range(10):
-        taken = [one for one in await asyncio.gather(*(asker.take("rise") for asker in askers)) if one is not None]
+        taken = [
+            one
+            for one in await asyncio.gather(*(contender.take("rise") for contender in contenders))
+            if one is not None
+        ]
         assert len(taken) == 1
         fences.append(taken[0].fence)
         assert await taken[0].release()
     check_fences_rise(fences)
 
 
-async def test_nobody_takes_a_lease_before_its_deadline(pool: asyncpg.Pool) -> None:
-    """L3: held means held, until the database's clock says otherwise."""
+async def test_a_lease_is_not_taken_over_before_its_deadline(pool: asyncpg.Pool) -> None:
+    """L3: a lease is held until its deadline by the database's clock."""
     await check_no_early_takeover(pool)
 
 
-async def test_an_overtaken_owner_changes_nothing(pool: asyncpg.Pool) -> None:
+async def test_an_owner_that_lost_its_lease_changes_nothing(pool: asyncpg.Pool) -> None:
     """L2: the first statement of its transaction finds no row under its fence."""
     await check_zombie_changes_nothing(pool)
 
 
-async def test_an_overtaken_owner_neither_renews_nor_releases(pool: asyncpg.Pool) -> None:
-    """The version is in every write of the holder, also where the owner's name is the same."""
+async def test_an_owner_that_lost_its_lease_neither_renews_nor_releases(pool: asyncpg.Pool) -> None:
+    """Each write of the holder compares the version, also where the owner's name is the same."""
     await check_zombie_cannot_disturb(pool)
 
 
-async def test_a_lease_rests_for_its_least_time(pool: asyncpg.Pool) -> None:
-    """``lock_at_least_for``: who is done at once does not let the next one begin at once."""
+async def test_a_released_lease_stays_taken_for_its_least_time(pool: asyncpg.Pool) -> None:
+    """``lock_at_least_for``: after an early release the next holder does not begin at once."""
     await check_rests_for_its_least_time(pool)
 
 
@@ -72,17 +76,17 @@ async def test_the_workers_clock_does_not_matter(pool: asyncpg.Pool, monkeypatch
     for shift_s in (-3600.0, 3600.0):
         monkeypatch.setattr("tickwright.engine.leases.monotonic", lambda shift_s=shift_s: monotonic() + shift_s)
         assert await Leases(pool, owner="other", terms=LONG).take("clock") is None
-    assert not held.holds(), "by its own clock it was not renewed for an hour, so it stops itself"
+    assert not held.holds(), "by the holder's clock it was not renewed for an hour, so the holder stops"
 
 
-async def test_a_takeover_waits_for_a_protected_transaction_and_gets_the_lease_when_it_stalls(
+async def test_a_takeover_waits_for_a_fenced_transaction_and_ends_a_stalled_one(
     pool: asyncpg.Pool, database_url: str
 ) -> None:
-    """L2 and liveness: the paused owner's transaction is thrown out after three seconds; its write is not there."""
+    """L2 and liveness: the paused owner's transaction is terminated after three seconds; its write is rolled back."""
     await pool.execute(EFFECTS)
     lease = await Leases(pool, owner="paused", terms=SHORT).take("pause")
     assert lease is not None
-    plain = await asyncpg.connect(database_url)  # a connection without our session settings
+    plain = await asyncpg.connect(database_url)  # a connection without Tickwright's session settings
     paused = plain.transaction()
     await paused.start()
     assert await lease.lock(plain)
@@ -109,35 +113,35 @@ async def test_a_takeover_waits_for_a_protected_transaction_and_gets_the_lease_w
 async def test_a_transaction_longer_than_the_lease_commits_under_its_token(
     pool: asyncpg.Pool, *, renewal_due: bool
 ) -> None:
-    """The lease is renewed beside it, also when a renewal was due as it began: what it writes counts."""
+    """The lease is renewed meanwhile, also when a renewal was due as the transaction began; its writes count."""
     await check_transaction_outlives_its_lease(pool, renewal_due=renewal_due)
 
 
-async def test_nobody_takes_over_while_a_transaction_of_the_old_token_can_still_commit(pool: asyncpg.Pool) -> None:
+async def test_a_takeover_waits_for_an_open_transaction_of_the_earlier_holder(pool: asyncpg.Pool) -> None:
     """L2: past its deadline the lease waits for the transaction, for takers and for an operator who breaks it."""
-    await check_nobody_passes_by_a_transaction(pool)
+    await check_a_takeover_waits_for_a_transaction(pool)
 
 
 async def run_out_beside(pool: asyncpg.Pool, lease: Lease) -> None:
-    """Wait until the deadline is over; its row is locked, so nobody can move it."""
+    """Wait until the deadline is over; the row is locked, so no statement can move the deadline."""
     over = "SELECT lease_until < clock_timestamp() FROM tickwright.job_config WHERE job_name = $1"
     await eventually_async(lambda: pool.fetchval(over, lease.name), what="the deadline passes")
 
 
 async def test_owners_that_pause_at_random_never_interleave(pool: asyncpg.Pool) -> None:
-    """L1 and L2: effects of three owners, each losing the lease again and again, are ordered by their fences."""
+    """L1 and L2: effects of three owners that lose the lease repeatedly are ordered by their fences."""
     await pool.execute(EFFECTS)
     fences: list[int] = []
 
     async def owner(number: int) -> None:
         leases = Leases(pool, owner=f"owner{number}", terms=LONG)
-        for turn in range(15):
+        for round_number in range(15):
             lease = await leases.take("interleave")
             if lease is None:
                 await run_out(pool, "interleave")
                 continue
             fences.append(lease.fence)
-            for _ in range(1 + (turn + number) % 3):
+            for _ in range(1 + (round_number + number) % 3):
                 if not await effect(lease):
                     break
 
@@ -148,10 +152,10 @@ async def test_owners_that_pause_at_random_never_interleave(pool: asyncpg.Pool) 
     check_effect_order(effects)
 
 
-async def test_a_kept_lease_outlives_its_length_and_a_cut_one_stops_in_time(
+async def test_a_renewed_lease_outlives_its_length_and_a_disconnected_holder_stops(
     pool: asyncpg.Pool, database_url: str
 ) -> None:
-    """Renewal goes on at a third; without the database the holder stops before anybody else can begin."""
+    """Renewal repeats at a third of the length; without the database the holder stops before its deadline."""
     port = int(database_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0])
     async with TcpProxy("127.0.0.1", port) as proxy:
         mine = await open_pool(proxy.rewrite(database_url), max_size=2)
@@ -171,10 +175,8 @@ async def test_a_kept_lease_outlives_its_length_and_a_cut_one_stops_in_time(
         mine.terminate()
 
 
-async def test_a_renewal_counts_once_its_transaction_is_committed(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A commit that fails leaves the old deadline in the database, so the holder keeps to that one."""
+async def test_a_renewal_counts_only_after_its_commit(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that fails leaves the earlier deadline in the database, so the holder keeps to that one."""
     async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
         lease = await Leases(pool, owner="brief", terms=LONG).take("brief")
         assert lease is not None
@@ -190,8 +192,8 @@ async def test_a_renewal_counts_once_its_transaction_is_committed(
         assert lease.renewal_due_in_s() > 0
 
 
-async def test_a_breaking_operator_raises_the_fence(pool: asyncpg.Pool) -> None:
-    """Taking a lease away fences its holder at once."""
+async def test_breaking_a_lease_raises_its_fence(pool: asyncpg.Pool) -> None:
+    """Once an operator breaks a lease, writes of its holder change nothing."""
     leases = Leases(pool, owner="held", terms=LONG)
     lease = await leases.take("break")
     assert lease is not None
@@ -205,7 +207,7 @@ async def test_a_breaking_operator_raises_the_fence(pool: asyncpg.Pool) -> None:
 
 
 async def test_of_many_leased_services_one_works_and_another_follows(pool: asyncpg.Pool) -> None:
-    """A stopped leader gives the lease back; the next one begins within a third of its length."""
+    """A stopped leader releases the lease; the next one begins within a third of its length."""
     working: list[int] = []
     terms = LeaseTerms(ttl=timedelta(seconds=1.2), margin=timedelta(seconds=0.2))
 

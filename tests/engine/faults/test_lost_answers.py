@@ -1,6 +1,6 @@
-"""Claims whose answer was lost, or that reach the server late: their work is done once, and no try is counted.
+"""Claims whose answer is lost, or that reach the server late: their work is done once, and no attempt is counted.
 
-Jobs have their own file.
+Jobs: ``test_lost_answers_jobs.py``.
 """
 
 import asyncio
@@ -56,43 +56,43 @@ RUN = Run("DE*ABC", "CDRS", 1_700_000_000 // 900 * 900, 1)
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("word", [PARTS, STEPS], ids=["parts", "steps"])
-async def test_a_report_is_made_although_answers_of_its_claims_are_lost(
-    database_url: str, tmp_path: Path, word: str, how: How
+@pytest.mark.parametrize("statement", [PARTS, STEPS], ids=["parts", "steps"])
+async def test_a_report_is_made_though_answers_of_its_claims_are_lost(
+    database_url: str, tmp_path: Path, statement: str, how: How
 ) -> None:
-    """G1: its parts are brought once each, as their first attempt, and the file is whole."""
-    asked: Counter[str] = Counter()
+    """G1: each part is fetched once, as its first attempt, and the file is whole."""
+    calls: Counter[str] = Counter()
 
     async def noted(name: str, _request: object) -> None:
-        asked[name] += 1
+        calls[name] += 1
 
     async with (
         report_world(database_url, tmp_path) as world,
         AnswerCuts(database_url) as cuts,
         world.process(functions(noted), database_url=cuts.url),
     ):
-        cuts.cut(word, how, times=2, rows_min=1)
+        cuts.cut(statement, how, times=2, rows_min=1)
         report = await ask(world)
         await eventually_async(lambda: cuts.made == 2, 60, what="two cuts")
         row = await is_made(world, report)
         await cuts.send_late()
         parts = await world.pool.fetch("SELECT attempts, owner FROM tickwright.report_parts")
-    assert asked == {"lefts": 1, "rights": 1}
+    assert calls == {"lefts": 1, "rights": 1}
     assert [tuple(part) for part in parts] == [(1, None)] * 2
     assert row["owner"] is None
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("word", [CHUNKS, EXECUTIONS], ids=["chunks", "executions"])
-async def test_an_execution_ends_although_answers_of_its_claims_are_lost(
-    batches: BatchWorld, word: str, how: How
+@pytest.mark.parametrize("statement", [CHUNKS, EXECUTIONS], ids=["chunks", "executions"])
+async def test_an_execution_ends_though_answers_of_its_claims_are_lost(
+    batches: BatchWorld, statement: str, how: How
 ) -> None:
     """C2: every chunk is worked once, and neither a try nor a lost process is counted."""
     work = Numbers()
     async with AnswerCuts(batches.url) as cuts, await open_pool(cuts.url) as pool:
         process = await batches.process(work, pool=pool)
-        cuts.cut(word, how, times=2, rows_min=1)
+        cuts.cut(statement, how, times=2, rows_min=1)
         execution_id = await batches.start(await batches.put())
         await eventually_async(lambda: cuts.made >= 1, 60, what="a cut")
         row = await batches.over(execution_id)
@@ -106,12 +106,12 @@ async def test_an_execution_ends_although_answers_of_its_claims_are_lost(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("how", HOWS)
-async def test_polls_are_made_although_answers_of_their_claims_are_lost(database_url: str, how: How) -> None:
+async def test_polls_are_made_though_answers_of_their_claims_are_lost(database_url: str, how: How) -> None:
     """POL-1: each poll is made once."""
-    asked: Counter[int] = Counter()
+    calls: Counter[int] = Counter()
 
     async def answers(poll: Poll) -> Answer:
-        asked[poll.tracker_id] += 1
+        calls[poll.tracker_id] += 1
         return Answer("moving")
 
     async with (
@@ -125,11 +125,11 @@ async def test_polls_are_made_although_answers_of_their_claims_are_lost(database
         await cuts.send_late()
         assert await done_times(pool, trackers) == Counter(trackers.ids)
     assert cuts.made
-    assert asked == Counter(trackers.ids)
+    assert calls == Counter(trackers.ids)
 
 
 async def check_a_run_is_not_busy(database_url: str, how: How) -> None:
-    """The same process claims it at its next try, though its session lives on; what it has then is not given back."""
+    """The same process claims the run at its next try, while its session lives; it then keeps the run."""
     async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
         session = WorkerSession(pool, name="test", roles=["fanout-consumer"], version="0")
         await session.open()
@@ -139,13 +139,13 @@ async def check_a_run_is_not_busy(database_url: str, how: How) -> None:
             await start_of(runs, RUN, session.token)
         assert await start_of(runs, RUN, session.token) is RunStart.BEGUN
         await cuts.send_late()
-        assert await start_of(runs, RUN, session.token) is RunStart.BUSY, "a run of its own was given back"
+        assert await start_of(runs, RUN, session.token) is RunStart.BUSY, "a run that the process holds was released"
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("how", HOWS)
-async def test_a_run_is_not_busy_because_the_answer_of_its_claim_was_lost(database_url: str, how: How) -> None:
-    """RUN-1, behind a lost answer, too."""
+async def test_a_run_whose_claim_lost_its_answer_is_not_busy(database_url: str, how: How) -> None:
+    """RUN-1, also after a lost answer."""
     await check_a_run_is_not_busy(database_url, how)
 
 
@@ -199,14 +199,14 @@ async def _chunks(world: BatchWorld, folder: Path) -> Claim:
 
 
 async def _runs(_world: BatchWorld, _folder: Path) -> Claim:
-    said = [RUN.entity_code], [RUN.task_type], [RUN.window_s], [RUN.at_once]
-    return lambda pool, to: pool.fetch(run_claims._SQL["begin"], to.owner, *said, to.number, TIMED_OUT)
+    arguments = [RUN.entity_code], [RUN.task_type], [RUN.window_s], [RUN.at_once]
+    return lambda pool, to: pool.fetch(run_claims._SQL["begin"], to.owner, *arguments, to.number, TIMED_OUT)
 
 
 async def _polls(world: BatchWorld, _folder: Path) -> Claim:
     trackers = await seed(world.pool, 5)
-    said = [trackers.partner_no], [5]
-    return lambda pool, to: pool.fetch(poll_queue._SQL["take"], to.owner, *said, to.number)
+    arguments = [trackers.partner_no], [5]
+    return lambda pool, to: pool.fetch(poll_queue._SQL["take"], to.owner, *arguments, to.number)
 
 
 KINDS: dict[str, tuple[Ready, str, str]] = {
@@ -221,15 +221,15 @@ KINDS: dict[str, tuple[Ready, str, str]] = {
 
 
 async def check_a_late_claim_takes_nothing(world: BatchWorld, folder: Path, kind: str) -> None:
-    """CLG-1: what its process gave up takes nothing behind the release; the next claim does."""
-    ready, word, table = KINDS[kind]
+    """CLG-1: a claim that its process gave up takes nothing after the release; the next claim does."""
+    ready, statement, table = KINDS[kind]
     claim = await ready(world, folder)
     owned = f"SELECT count(*) FROM tickwright.{table} WHERE owner = $1"
     async with AnswerCuts(world.url) as cuts, await open_pool(cuts.url) as pool:
         session = WorkerSession(world.pool, name="test", roles=["worker"], version="0")
         await session.open()
         gate = ClaimGate(pool.acquire, session, kind, _nothing)
-        cuts.cut(word, "late")
+        cuts.cut(statement, "late")
         with pytest.raises(UNAVAILABLE):
             async with gate.claiming() as ticket:
                 await claim(pool, ticket)
@@ -238,7 +238,7 @@ async def check_a_late_claim_takes_nothing(world: BatchWorld, folder: Path, kind
         assert await world.pool.fetchval(owned, session.token) == 0, f"CLG-1 broken: {kind}"
         async with gate.claiming() as ticket:
             await claim(pool, ticket)
-        assert await world.pool.fetchval(owned, session.token) >= 1, f"nobody claims {kind} any more"
+        assert await world.pool.fetchval(owned, session.token) >= 1, f"{kind} can no longer be claimed"
 
 
 async def _nothing(_connection: Connection, _owner: int) -> int:
@@ -247,61 +247,61 @@ async def _nothing(_connection: Connection, _owner: int) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_late_claim_takes_nothing(batches: BatchWorld, tmp_path: Path, kind: str) -> None:
-    """CLG-1."""
+    """CLG-1, for each kind of claim."""
     await check_a_late_claim_takes_nothing(batches, tmp_path, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_suite_notices_claims_whose_number_is_not_looked_at(
+async def test_the_suite_notices_claims_whose_number_is_not_checked(
     batches: BatchWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A mutant of the guard: what is settled refuses nothing."""
+    """A mutant of the guard: settled claims are not refused."""
     mutate(monkeypatch, WorkerSession.next_claim_number, "self.claim_number += 1", "pass")
     with pytest.raises(AssertionError, match="CLG-1 broken"):
         await check_a_late_claim_takes_nothing(batches, tmp_path, kind)
 
 
 async def test_the_suite_notices_that_nothing_is_released(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant of the cure: what nobody knows of stays owned, and the run is busy for as long as its session lives."""
+    """A mutant of the release: unknown claims stay owned, and the run is busy for as long as its session lives."""
     mutate(monkeypatch, ClaimGate._settle, "if not self.unsure:", "if self.unsure or not self.unsure:")
     with pytest.raises(AssertionError):
         await check_a_run_is_not_busy(database_url, "unheard")
 
 
-# ---------------------------------------------------------------------- what is given back late
+# ---------------------------------------------------------------------- what is released late
 
 
-async def check_a_late_give_back_reaches_no_later_take(url: str) -> None:
-    """Known is (key, fence): the session has taken the turns again when the statement comes that gave them back."""
+async def check_a_late_release_touches_no_later_claim(url: str) -> None:
+    """The late release has (key, fence) of the first claim; the session has claimed the same polls again meanwhile."""
     async with AnswerCuts(url) as cuts, await open_pool(cuts.url) as cut, await open_pool(url) as pool:
         trackers = await seed(pool, 3, due="now() - interval '1 second'")
-        ours, other = (WorkerSession(pool, name=n, roles=["poll-consumer"], version="0") for n in ("ours", "other"))
-        await ours.open()
+        own, other = (WorkerSession(pool, name=n, roles=["poll-consumer"], version="0") for n in ("ours", "other"))
+        await own.open()
         await other.open()
-        source, room = QueueSource(cut, ours), {trackers.partner_no: 10}
+        source, room = QueueSource(cut, own), {trackers.partner_no: 10}
         first = await source.take(room)
         cuts.cut(RELEASED_POLLS, "late")
         with pytest.raises(UNAVAILABLE):
             await source.release(first)
         again = await source.take(room)
-        assert [turn.ids for turn in again] == [turn.ids for turn in first]
+        assert [polls.ids for polls in again] == [polls.ids for polls in first]
         await cuts.send_late()
         assert not await QueueSource(pool, other).take(room), "two sessions carry out one poll at once"
         async with pool.acquire() as connection, connection.transaction():
-            assert not await source.hold(connection, first), "an earlier take counts"
+            assert not await source.hold(connection, first), "an earlier claim counts"
             assert await source.hold(connection, again) == again
 
 
-async def test_a_late_give_back_of_polls_reaches_no_later_take(database_url: str) -> None:
-    """The fence of a poll is the instant of its take: an earlier one gives nothing back and has no effect."""
-    await check_a_late_give_back_reaches_no_later_take(database_url)
+async def test_a_late_release_of_polls_touches_no_later_claim(database_url: str) -> None:
+    """The fence of a poll is the instant of its claim: an earlier one releases nothing and has no effect."""
+    await check_a_late_release_touches_no_later_claim(database_url)
 
 
-@pytest.mark.parametrize(("name", "match"), [("release", "two sessions"), ("hold", "an earlier take")])
-async def test_the_suite_notices_polls_that_are_known_by_their_owner_alone(
+@pytest.mark.parametrize(("name", "match"), [("release", "two sessions"), ("hold", "an earlier claim")])
+async def test_the_suite_notices_polls_that_are_compared_by_owner_alone(
     database_url: str, monkeypatch: pytest.MonkeyPatch, name: str, match: str
 ) -> None:
-    """A mutant of the fence: whatever the session took before is taken for what it has now."""
+    """A mutant of the fence: an earlier claim of the session is mistaken for its present one."""
     mutated = (
         poll_queue._SQL[name]
         .replace(" AND q.taken_at = u.taken_at", "")
@@ -310,11 +310,11 @@ async def test_the_suite_notices_polls_that_are_known_by_their_owner_alone(
     assert mutated != poll_queue._SQL[name]
     monkeypatch.setattr(poll_queue, "_SQL", MappingProxyType({**poll_queue._SQL, name: mutated}))
     with pytest.raises(AssertionError, match=match):
-        await check_a_late_give_back_reaches_no_later_take(database_url)
+        await check_a_late_release_touches_no_later_claim(database_url)
 
 
-async def test_what_could_not_be_given_back_is_settled_by_the_heartbeat(database_url: str) -> None:
-    """Also where there is no room for another claim, which would settle it."""
+async def test_the_heartbeat_settles_what_could_not_be_released(database_url: str) -> None:
+    """Also while there is no room for another claim, which would settle it."""
     async with await open_pool(database_url) as pool:
         session = WorkerSession(pool, name="test", roles=["worker"], version="0", terms=SHORT)
         settled = list[int]()
@@ -333,11 +333,11 @@ async def test_what_could_not_be_given_back_is_settled_by_the_heartbeat(database
     assert not gate.unsure
 
 
-# ---------------------------------------------------------------------- what a session that leaves owns still
+# ---------------------------------------------------------------------- what a leaving session still owns
 
 
-def _leaver(pool: Pool) -> WorkerSession:
-    """Return a session that gives back whatever it owns, as that of every process does."""
+def _leaving(pool: Pool) -> WorkerSession:
+    """Return a session that releases all that it owns when it leaves, as in every process."""
     session = WorkerSession(pool, name="test", roles=["worker"], version="0")
     for reclaim in (
         ClaimStore(pool).reclaim_for_others,
@@ -351,11 +351,11 @@ def _leaver(pool: Pool) -> WorkerSession:
 
 
 async def check_nothing_is_owned_without_a_session(world: BatchWorld, folder: Path, kind: str) -> None:
-    """SES-1: what is known and was not released when its session leaves can be claimed at once, and none is lost."""
+    """SES-1: what a session still owns when it leaves can be claimed at once, and nothing is lost."""
     ready, _, table = KINDS[kind]
     claim = await ready(world, folder)
     owned = f"SELECT count(*) FROM tickwright.{table} WHERE owner = $1"
-    session, heir = _leaver(world.pool), _leaver(world.pool)
+    session, heir = _leaving(world.pool), _leaving(world.pool)
     for one in (session, heir):
         await one.open()
     token = session.token
@@ -366,12 +366,12 @@ async def check_nothing_is_owned_without_a_session(world: BatchWorld, folder: Pa
     assert await world.pool.fetchval("SELECT count(*) FROM tickwright.workers WHERE id = $1", token) == 0
     assert await world.pool.fetchval(owned, token) == 0, f"SES-1 broken: {kind}"
     await claim(world.pool, Ticket(heir.token, 0))
-    assert await world.pool.fetchval(owned, heir.token) >= 1, f"nobody claims {kind} any more"
+    assert await world.pool.fetchval(owned, heir.token) >= 1, f"{kind} can no longer be claimed"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_session_that_leaves_owns_goes_back(batches: BatchWorld, tmp_path: Path, kind: str) -> None:
-    """SES-1."""
+async def test_a_leaving_session_releases_what_it_owns(batches: BatchWorld, tmp_path: Path, kind: str) -> None:
+    """SES-1, for each kind of claim."""
     await check_nothing_is_owned_without_a_session(batches, tmp_path, kind)
 
 
@@ -384,19 +384,19 @@ async def test_what_a_session_that_leaves_owns_goes_back(batches: BatchWorld, tm
         ),
         (WorkerSession._leave, "await self._release(connection, [token])"),
     ],
-    ids=["does not ask", "gives nothing back"],
+    ids=["does not check", "releases nothing"],
 )
-async def test_the_suite_notices_a_session_that_only_leaves(
+async def test_the_suite_notices_a_session_that_leaves_without_a_release(
     batches: BatchWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: object, guard: str
 ) -> None:
-    """Mutants of the cure: the row goes, and nothing looks for what it owned."""
+    """Mutants of the release: the session's row is deleted, and what it owned stays owned."""
     mutate(monkeypatch, function, guard, "return False")
     with pytest.raises(AssertionError, match="SES-1 broken"):
         await check_nothing_is_owned_without_a_session(batches, tmp_path, "chunks")
 
 
-async def test_each_table_that_a_session_owns_rows_of_is_looked_at(database_url: str) -> None:
-    """SES-1 for kinds of claims that are still to come; a partition is taken over whoever its reader is."""
+async def test_each_table_with_an_owner_is_checked_when_a_session_leaves(database_url: str) -> None:
+    """SES-1 for kinds of claims that are still to come; a partition is taken over from any reader."""
     async with await open_pool(database_url, max_size=1) as pool:
         found = await pool.fetch(
             "SELECT c.relname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') "
@@ -406,11 +406,11 @@ async def test_each_table_that_a_session_owns_rows_of_is_looked_at(database_url:
     assert {row[0] for row in found} - {"poll_partitions"} == {table for _, _, table in KINDS.values()}
 
 
-async def test_a_last_attempt_that_its_session_left_is_the_last_only_where_it_began(database_url: str) -> None:
-    """As behind a kill: one that began ends its job, and one that did not is not counted."""
+async def test_a_last_attempt_of_a_session_that_left_counts_only_if_it_began(database_url: str) -> None:
+    """As after a kill: an attempt that began ends its job, and one that did not is not counted."""
     async with await open_pool(database_url) as pool:
         begun, waits = [await insert(pool, "t", max_attempts=1) for _ in range(2)]
-        session, store = _leaver(pool), ClaimStore(pool)
+        session, store = _leaving(pool), ClaimStore(pool)
         await session.open()
         async with ClaimGate(pool.acquire, session, "jobs", _nothing).claiming() as ticket:
             claimed = await _claim_jobs(pool, ticket)
@@ -422,8 +422,8 @@ async def test_a_last_attempt_that_its_session_left_is_the_last_only_where_it_be
     assert (back["status"], back["attempts"], back["owner"]) == ("pending", 0, None)
 
 
-async def test_a_session_that_cannot_give_back_does_not_leave(database_url: str) -> None:
-    """What it owns would be nobody's: it runs out instead, and whoever declares it lost gives that back."""
+async def test_a_session_that_cannot_release_what_it_owns_does_not_leave(database_url: str) -> None:
+    """Its lease runs out instead, and the process that declares it lost releases what it owns."""
 
     async def fails(_connection: Connection, _tokens: object) -> None:
         raise ConnectionError("cut off")
@@ -444,7 +444,7 @@ async def test_a_session_that_cannot_give_back_does_not_leave(database_url: str)
 
 
 async def _retake(database_url: str, how: How) -> tuple[Lease | None, Lease | None]:
-    """Return what somebody else gets behind a take that was cut, and then what the same process gets."""
+    """Return what another owner gets after a take that was cut, and then what the same process gets."""
     async with (
         AnswerCuts(database_url) as cuts,
         await open_pool(cuts.url) as cut_pool,
@@ -460,21 +460,21 @@ async def _retake(database_url: str, how: How) -> tuple[Lease | None, Lease | No
         theirs = await others.take("work") if how == "unheard" else None
         again = await mine.take("work")
         await cuts.send_late()
-        assert again is None or await again.renew(), "a late take took it away"
+        assert again is None or await again.renew(), "a late take ended it"
         return theirs, again
 
 
 @pytest.mark.parametrize("how", HOWS)
-async def test_a_lease_whose_take_was_not_heard_of_is_taken_again_at_once(database_url: str, how: How) -> None:
-    """LSE-3 for everybody else: only the process that took it knows that nobody works under it."""
+async def test_a_lease_whose_take_lost_its_answer_is_taken_again_at_once(database_url: str, how: How) -> None:
+    """By its own process only, which works under no such lease. LSE-3 keeps every other owner out."""
     theirs, again = await _retake(database_url, how)
     assert theirs is None, "LSE-3 broken"
     assert again is not None
     assert again.fence == (3 if how == "unheard" else 2)
 
 
-async def test_what_is_held_is_not_taken_twice_by_its_own_process(database_url: str) -> None:
-    """A second take whose answer was lost says nothing of the first, which was heard."""
+async def test_a_lease_that_is_held_is_not_taken_twice_by_its_process(database_url: str) -> None:
+    """The lost answer of a second take does not affect the first one, whose answer arrived."""
     async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
         leases = Leases(pool, owner="a", terms=LONG)
         held = await leases.take("work")
@@ -486,8 +486,8 @@ async def test_what_is_held_is_not_taken_twice_by_its_own_process(database_url: 
         assert await held.renew()
 
 
-async def test_a_verdict_that_is_written_twice_is_one_attempt(database_url: str) -> None:
-    """The answer of the commit was lost, and the relay writes it again."""
+async def test_a_verdict_that_is_written_twice_counts_as_one_attempt(database_url: str) -> None:
+    """The answer of the commit is lost, and the relay writes the verdict again."""
     async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
         row_id = await pool.fetchval(
             "INSERT INTO tickwright.outbox (destination, payload) VALUES ('pg:x', '{}') RETURNING id"

@@ -1,4 +1,4 @@
-"""The relay killed, paused and overtaken: nothing lost, the same ids, and no late mark that counts."""
+"""The relay is killed, paused and overtaken: no row is lost, ids stay the same, and no late mark counts."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ async def world(database_url: str) -> AsyncIterator[RelayWorld]:
 @pytest.mark.matrix
 @pytest.mark.parametrize("probe", ["lease.taken", "relay.claimed", "relay.published_not_marked", "relay.marked"])
 async def test_a_relay_killed_between_two_effects_loses_nothing(world: RelayWorld, tmp_path: Path, probe: str) -> None:
-    """After kill -9 at each probe the next relay sends the rest; what comes twice comes under the same id."""
+    """After kill -9 at each probe the next relay sends the rest; a row that is sent twice has the same id."""
     ids = await world.put_many(40, world.receiver.url)
     child = world.child(tmp_path, 2, probe)
     try:
@@ -41,11 +41,11 @@ async def test_a_relay_killed_between_two_effects_loses_nothing(world: RelayWorl
         kill(child)
     assert set(world.ids()) == ids
     twice = len(world.ids()) - len(ids)
-    assert twice == (10 if probe == "relay.published_not_marked" else 0), "at most one batch comes again"
+    assert twice == (10 if probe == "relay.published_not_marked" else 0), "at most one batch is sent again"
 
 
-async def test_a_relay_paused_past_its_lease_settles_nothing_any_more(world: RelayWorld, tmp_path: Path) -> None:
-    """SIGSTOP, another takes over, SIGCONT: all arrive, and the fence of the lease has risen."""
+async def test_a_relay_paused_past_its_lease_settles_no_row(world: RelayWorld, tmp_path: Path) -> None:
+    """SIGSTOP, another relay takes over, SIGCONT: all rows arrive, and the fence of the lease has risen."""
     world.receiver.be_silent()
     ids = await world.put_many(30, world.receiver.url)
     child = world.child(tmp_path, 2)
@@ -69,12 +69,12 @@ async def test_a_relay_paused_past_its_lease_settles_nothing_any_more(world: Rel
 
 
 async def test_a_late_mark_of_an_overtaken_relay_does_not_count(world: RelayWorld) -> None:
-    """The successor's row stays, though the zombie believes that it has published it."""
+    """The successor's row stays, though the zombie takes it for published."""
     await check_late_mark(world)
 
 
 async def test_an_overtaken_relay_stops_and_its_successor_sends_again(world: RelayWorld) -> None:
-    """Paused between publish and mark: the row comes twice, under one id, and the second relay settles it."""
+    """Paused between publish and mark: the row is sent twice, under one id, and the second relay settles it."""
     stops = Stops()
     stops.close("relay.published_not_marked")
     row_id = await world.put(world.receiver.url)
@@ -90,7 +90,7 @@ async def test_an_overtaken_relay_stops_and_its_successor_sends_again(world: Rel
 
 
 async def test_a_database_that_restarts_delays_the_marks_and_loses_none(world: RelayWorld) -> None:
-    """Connections cut between publish and mark: the mark is tried again while the lease holds."""
+    """Connections are cut between publish and mark: the mark is tried again while the lease holds."""
     stops = Stops()
     stops.close("relay.published_not_marked")
     await world.put_many(5, world.receiver.url)
@@ -104,7 +104,7 @@ async def test_a_database_that_restarts_delays_the_marks_and_loses_none(world: R
         stops.open("relay.published_not_marked")
 
         async def emptied() -> bool:
-            with suppress(*UNAVAILABLE):  # the test asks through the pool whose connections were cut
+            with suppress(*UNAVAILABLE):  # the test queries through the pool whose connections were cut
                 return await world.left() == 0
             return False
 

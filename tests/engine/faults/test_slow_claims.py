@@ -30,7 +30,7 @@ _WAITS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 
 
 @asynccontextmanager
 async def _claim_under_way(world: BatchWorld, folder: Path, kind: str) -> AsyncIterator[tuple[Connection, int]]:
-    """Lend a connection beside a claim that has locked its session's row and waits."""
+    """Yield a connection beside a claim that has locked its session's row and waits."""
     ready, _, table = KINDS[kind]
     claim = await ready(world, folder)
     await world.pool.execute(_GATE.format(table=table))
@@ -51,7 +51,7 @@ async def _claim_under_way(world: BatchWorld, folder: Path, kind: str) -> AsyncI
 
 
 async def check_a_slow_claim_costs_no_lease(world: BatchWorld, folder: Path, kind: str) -> None:
-    """The renewal passes its lock; settling and declaring it lost do not."""
+    """The renewal passes the claim's lock; settling the claim and declaring the session lost do not."""
     statements = session_module._SQL
     async with _claim_under_way(world, folder, kind) as (beside, token):
         try:
@@ -71,14 +71,14 @@ async def check_a_slow_claim_costs_no_lease(world: BatchWorld, folder: Path, kin
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_claim_that_takes_long_costs_no_lease(batches: BatchWorld, tmp_path: Path, kind: str) -> None:
-    """CLG-1."""
+    """CLG-1, for each kind of claim."""
     await check_a_slow_claim_costs_no_lease(batches, tmp_path, kind)
 
 
-async def test_the_suite_notices_a_claim_that_delays_its_sessions_renewal(
+async def test_the_suite_notices_a_claim_that_delays_the_renewal_of_its_session(
     batches: BatchWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the claim: its lock is one that a renewal waits for."""
+    """A mutant of the claim: a renewal waits for its lock."""
     mutated = claims_store._CLAIMS["claim"].replace("FOR KEY SHARE", "FOR SHARE")
     monkeypatch.setattr(claims_store, "_CLAIMS", MappingProxyType({**claims_store._CLAIMS, "claim": mutated}))
     with pytest.raises(AssertionError, match="a claim delays the renewal"):
@@ -119,14 +119,14 @@ async def check_a_slow_settling_costs_no_lease(database_url: str) -> None:
 
 
 async def test_a_settling_that_takes_long_costs_no_lease(database_url: str) -> None:
-    """A far database lets it take long."""
+    """As with a database at a great distance."""
     await check_a_slow_settling_costs_no_lease(database_url)
 
 
-async def test_the_suite_notices_a_settling_that_locks_out_its_sessions_renewal(
+async def test_the_suite_notices_a_settling_that_delays_the_renewal_of_its_session(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of settling: the lock that waits for claims is kept for the release."""
+    """A mutant of settling: the release holds the lock that waits for claims."""
     mutate(monkeypatch, ClaimGate._settle, '_SQL["hold_session"], token', '_SQL["refuse_claims"], token, number')
     with pytest.raises(AssertionError, match="delays the renewal"):
         await check_a_slow_settling_costs_no_lease(database_url)

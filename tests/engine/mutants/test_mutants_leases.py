@@ -1,4 +1,4 @@
-"""Mutants of the leases' SQL: with a guard taken out, the check of its invariant has to fail."""
+"""Mutants of the leases' SQL: without a guard the check of its invariant has to fail."""
 
 from collections.abc import Awaitable, Callable
 from types import MappingProxyType
@@ -68,14 +68,14 @@ MUTANTS: list[tuple[str, str, str, str, Check]] = [
         "take_lease",
         " FOR UPDATE",
         "",
-        checks.check_nobody_passes_by_a_transaction,
+        checks.check_a_takeover_waits_for_a_transaction,
     ),
     (
         "an operator passes by a transaction",
         "break_lease",
         " FOR UPDATE",
         "",
-        checks.check_nobody_passes_by_a_transaction,
+        checks.check_a_takeover_waits_for_a_transaction,
     ),
     (
         "renewals wait for transactions",
@@ -102,8 +102,8 @@ async def test_a_missing_guard_is_found(
         await check(pool)
 
 
-async def test_a_relay_without_the_fence_is_found(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same mutant, seen from the relay: its late mark would delete its successor's row."""
+async def test_the_suite_notices_a_relay_without_the_fence(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same mutant in the relay: its late mark would delete its successor's row."""
     async with relay_world(database_url) as world:
         await check_late_mark(world)
         await world.pool.execute("DELETE FROM tickwright.job_config; DELETE FROM tickwright.outbox")

@@ -1,4 +1,4 @@
-"""The relay's claim walks lanes by index: neither a dead destination's heap nor its waiting rows are scanned."""
+"""The relay's claim reads lanes by index: it scans neither an unavailable destination's rows nor its waiting ones."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ async def test_the_claim_reads_by_the_lane_index_alone(database_url: str) -> Non
     due = [node for node in scans if "next_at" in node.get("Index Cond", "")]
     assert len(due) == 3, "all ranges, tried, new and again tried rows, are bounded by the index"
     removed = sum(node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for node in due)
-    assert removed == 0, "no row that is not due is looked at"
+    assert removed == 0, "only due rows are read"
 
 
 BEHIND = """
@@ -53,8 +53,8 @@ INSERT INTO tickwright.outbox (destination, payload) VALUES ('http://other/', '{
 
 
 @pytest.mark.parametrize("is_analyzed", [False, True])
-async def test_messages_behind_refused_ones_cost_a_bounded_look(database_url: str, is_analyzed: bool) -> None:
-    """20,000 long keys that were refused, and a message behind each: whatever the statistics say, a look is a probe."""
+async def test_messages_behind_refused_ones_cost_a_bounded_read(database_url: str, is_analyzed: bool) -> None:
+    """20,000 long keys that were refused, and a message behind each: with any statistics a check is one index probe."""
     connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
     await connection.execute(BEHIND)
     if is_analyzed:
@@ -74,7 +74,7 @@ async def test_messages_behind_refused_ones_cost_a_bounded_look(database_url: st
 
 
 async def test_messages_to_one_destination_are_counted_by_the_lane_index(database_url: str) -> None:
-    """As far as the bound, and beside 20,000 messages to another one: those are not read."""
+    """Up to the bound, and without reading the 20,000 messages to another destination."""
     connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
     await connection.execute(HEAP)
     for destination, rows in (("http://dead/", 101), ("pg:t7", 1)):
@@ -85,10 +85,10 @@ async def test_messages_to_one_destination_are_counted_by_the_lane_index(databas
 
 
 @pytest.mark.parametrize(("newest", "is_found"), [(outbox.NEWEST_ROWS, True), (0, False)])
-async def test_a_new_row_beside_very_many_lanes_waits_for_no_turn(
+async def test_a_new_row_beside_very_many_lanes_waits_for_no_round(
     database_url: str, monkeypatch: pytest.MonkeyPatch, newest: int, is_found: bool
 ) -> None:
-    """The next claim finds it although its lane was passed by; the round goes on where it was, and finds each lane."""
+    """The next claim finds it although the round is past its lane; the round continues and finds each lane."""
     monkeypatch.setattr(outbox, "NEWEST_ROWS", newest)
     connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
     await connection.execute(
@@ -123,7 +123,7 @@ async def test_a_new_row_beside_very_many_lanes_waits_for_no_turn(
 async def test_the_oldest_messages_are_found_by_index(
     database_url: str, destination: str, attempts: int, rows_max: int
 ) -> None:
-    """20,000 messages, to a destination of its own each or tried ones to five: as many are read as the query says."""
+    """20,000 messages, each to its own destination or retried ones to five: as many are read as the query says."""
     connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
     await connection.execute(
         "INSERT INTO tickwright.outbox (destination, payload, attempts, next_at) "

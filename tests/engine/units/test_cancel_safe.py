@@ -1,4 +1,4 @@
-"""Work that certainly begins: a cancellation before its first step reaches its first await."""
+"""Work that always begins: a cancellation before its first step reaches its first await."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from tickwright.engine.tasks import cancel_safe
 
 
 class Work:
-    """Waits, and writes down what reached it."""
+    """Waits, and records what reached it."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -21,19 +21,19 @@ class Work:
             await self.may_end.wait()
         except asyncio.CancelledError:
             self.log.append("cancelled")
-            await asyncio.sleep(0)  # one cancellation is one: what releases may wait
+            await asyncio.sleep(0)  # only one cancellation arrives: the release may await
             raise
         finally:
             self.log.append("over")
         return "done"
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2])
-async def test_a_cancellation_reaches_the_work_however_early_it_comes(turns: int) -> None:
+@pytest.mark.parametrize("steps", [0, 1, 2])
+async def test_a_cancellation_reaches_the_work_however_early_it_comes(steps: int) -> None:
     """What the work owns is released by its own ``except`` and ``finally``, and the task is a cancelled one."""
     work = Work()
     task = asyncio.create_task(cancel_safe(work.run()))
-    for _ in range(turns):
+    for _ in range(steps):
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
@@ -42,8 +42,8 @@ async def test_a_cancellation_reaches_the_work_however_early_it_comes(turns: int
     assert work.log == ["begun", "cancelled", "over"]
 
 
-async def test_work_that_is_not_cancelled_is_as_it_would_be_without() -> None:
-    """Its result, its error and its name are its own."""
+async def test_work_that_is_not_cancelled_is_unchanged() -> None:
+    """Its result, its error and its name are the same."""
     work = Work()
     task = asyncio.create_task(cancel_safe(work.run()))
     assert "Work.run" in repr(task)
@@ -57,8 +57,8 @@ async def test_work_that_is_not_cancelled_is_as_it_would_be_without() -> None:
         await asyncio.create_task(cancel_safe(fails()))
 
 
-async def test_work_of_which_no_task_was_made_is_closed() -> None:
-    """A closed group takes no task; nothing warns of a coroutine that was never awaited."""
+async def test_a_coroutine_without_a_task_is_closed() -> None:
+    """A closed group takes no task; no warning reports a coroutine that was never awaited."""
     work = Work()
     cancel_safe(work.run()).close()
     assert work.log == []

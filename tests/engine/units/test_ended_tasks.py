@@ -1,4 +1,4 @@
-"""Whether a task was cancelled by us or by the user's function that it calls, and what is left of the latter."""
+"""Whether Tickwright or the user's function cancelled a task, and what remains of a cancellation by the latter."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -15,28 +15,28 @@ def _this_task() -> "asyncio.Task[None]":
     return task
 
 
-async def test_only_what_we_cancel_is_ended_by_us() -> None:
+async def test_only_cancellations_by_tickwright_end_a_task() -> None:
     """A function that cancels its own task, or raises a cancellation, has failed."""
-    said: list[bool] = []
+    results: list[bool] = []
 
     async def work() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError as error:
-            said.append(ends_task(error))
+            results.append(ends_task(error))
 
     for cancel in (asyncio.Task.cancel, end_task):
         task = asyncio.create_task(work())
         await asyncio.sleep(0)
         cancel(task)
         await asyncio.wait([task])
-    assert said == [False, True]
+    assert results == [False, True]
 
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("is_raised", [False, True], ids=["pending", "raised"])
-async def test_behind_a_function_that_cancelled_its_task_every_await_works(times: int, is_raised: bool) -> None:
-    """Those that were raised already, and those that the next await would raise."""
+async def test_every_await_works_after_a_function_that_cancelled_its_task(times: int, is_raised: bool) -> None:
+    """After cancellations that were raised already, and those that the next await would raise."""
 
     async def work() -> str:
         for _ in range(times):
@@ -51,8 +51,8 @@ async def test_behind_a_function_that_cancelled_its_task_every_await_works(times
     assert await asyncio.create_task(work()) == "0 left"
 
 
-async def test_a_cancellation_of_ours_in_the_same_turn_is_not_lost() -> None:
-    """The two of them arrive as one."""
+async def test_a_cancellation_by_tickwright_in_the_same_step_is_not_lost() -> None:
+    """Both arrive as one."""
 
     async def work() -> None:
         asyncio.get_running_loop().call_soon(end_task, _this_task())
@@ -79,8 +79,8 @@ async def _failing_group(member: Callable[[], Coroutine[Any, Any, None]] = _fail
         group.create_task(member())
 
 
-async def test_a_group_that_failed_leaves_its_task_as_it_was() -> None:
-    """Else a task that catches the failure and goes on counts as cancelled, and its timeouts do not end."""
+async def test_a_failed_group_leaves_its_task_uncancelled() -> None:
+    """Otherwise a task that catches the failure and continues counts as cancelled, and its timeouts do not end."""
     with pytest.raises(ExceptionGroup):
         await _failing_group()
     assert not _this_task().cancelling()
@@ -89,8 +89,8 @@ async def test_a_group_that_failed_leaves_its_task_as_it_was() -> None:
             await asyncio.Event().wait()
 
 
-async def test_a_member_that_is_cancelled_by_us_ends_alone() -> None:
-    """Also before its first step; the group goes on, and nothing is left that was never awaited."""
+async def test_a_member_that_tickwright_cancels_ends_alone() -> None:
+    """Also before its first step; the group continues, and no coroutine stays without an await."""
     async with TaskGroup() as group:
         ended = [group.create_task(asyncio.sleep(60)) for _ in range(2)]
         ended[0].cancel()
@@ -101,8 +101,8 @@ async def test_a_member_that_is_cancelled_by_us_ends_alone() -> None:
     assert other.result() == "done"
 
 
-async def test_a_member_that_ends_by_a_cancellation_of_its_own_has_failed() -> None:
-    """As a library may raise one: asyncio would go on without it."""
+async def test_a_member_that_cancels_itself_has_failed() -> None:
+    """As a library may do: asyncio would continue without it."""
     with pytest.raises(ExceptionGroup) as failed:
         await _failing_group(_cancelled)
     assert str(failed.value.exceptions[0]) == "an unrequested cancellation"

@@ -1,4 +1,4 @@
-"""What a process says of itself: one value that fails is left out, logged once, and ends nothing."""
+"""Facts that a process reports: a value that fails is left out, logged once, and ends nothing."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tickwright.plugin import Context, Registrations
 
 
 def broken() -> Any:
-    """Raise, as a plugin's bug does."""
+    """Raise, as a bug of a plugin does."""
     raise KeyError("greetings")
 
 
@@ -27,14 +27,14 @@ def test_a_value_that_fails_or_cannot_be_stored_is_left_out(value: Any) -> None:
 
 
 def test_a_session_survives_a_fact_that_fails() -> None:
-    """Its renewal carries the rest."""
+    """Its renewal carries the other facts."""
     session = WorkerSession(None, name="x", roles=(), version="0")
     session.facts |= {"bad": broken, "count": 7}
     assert '"count": 7' in session._facts_json()
 
 
 def test_counters_of_a_taken_name_are_refused() -> None:
-    """The second would replace the first, and rates would be those of neither."""
+    """The second would replace the first, and rates would mix both."""
     context = Context(None, None, None, Registrations(), dict)  # type: ignore[arg-type]
     context.add_counters(calls=lambda: 1)
     with pytest.raises(Rejected, match="there are counters named 'calls' already"):

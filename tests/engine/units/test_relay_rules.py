@@ -1,4 +1,4 @@
-"""What an outcome says of its destination."""
+"""Whether an outcome concerns its destination or only its message."""
 
 from datetime import timedelta
 
@@ -24,5 +24,5 @@ from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
     ],
 )
 def test_a_refusal_is_of_the_message_or_of_the_destination(outcome: Outcome, is_of_the_message: bool) -> None:
-    """Who is away, overloaded, closed to us or asks us to wait refuses everything; the others live."""
+    """A destination that is unavailable, overloaded, forbids or asks to wait refuses all messages; others one."""
     assert refuses_message(outcome) is is_of_the_message

@@ -1,4 +1,4 @@
-"""A run of tests, in one process and in two: what it leaves behind, how long a test may take, in which order."""
+"""A run of tests, in one process and in two: processes left behind, the time limit of a test, the order."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def test_hangs():
     time.sleep(600)
 """
 _NOT_NEEDED = ("schemathesis", "hypothesispytest", "anyio", "asyncio", "cacheprovider")
-"""Plug-ins that three processes would spend ten seconds to import."""
+"""Plug-ins that three processes would need ten seconds to import."""
 _FAILS_ONCE = """
 import pathlib
 
@@ -46,17 +46,17 @@ _AGAIN = _KIT.parent / "scripts/test_again.py"
 _GOOD = "".join(f"def test_good_{number}():\n    pass\n\n\n" for number in range(4))
 
 
-def _run(folder: Path, bad: str, *words: str, without: Sequence[str] = _NOT_NEEDED) -> tuple[int, str]:
-    """Run two files of tests, one of them bad, and return the exit code and what was said."""
+def _run(folder: Path, bad: str, *arguments: str, without: Sequence[str] = _NOT_NEEDED) -> tuple[int, str]:
+    """Run two files of tests, one of them bad, and return the exit code and the output."""
     for name, text in {"conftest": _CONFTEST, "test_bad": bad, "test_good": _GOOD}.items():
         (folder / f"{name}.py").write_text(text)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    plugins = [word for name in without for word in ("-p", f"no:{name}")]
+    plugins = [option for name in without for option in ("-p", f"no:{name}")]
     command = [sys.executable, "-m", "pytest", "-v", "-ra", *plugins, f"--rootdir={folder}"]
-    return _say([*command, *words, str(folder)], folder, environ)
+    return _output_of([*command, *arguments, str(folder)], folder, environ)
 
 
-def _say(command: list[str], folder: Path, environ: dict[str, str]) -> tuple[int, str]:
+def _output_of(command: list[str], folder: Path, environ: dict[str, str]) -> tuple[int, str]:
     done = subprocess.run(
         command,
         cwd=folder,
@@ -71,56 +71,56 @@ def _say(command: list[str], folder: Path, environ: dict[str, str]) -> tuple[int
 
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_process_that_is_left_behind_fails_the_run_and_is_killed(tmp_path: Path, processes: str) -> None:
-    """All tests passed and the run did not: its summary names the process, which is gone."""
-    code, said = _run(tmp_path, _LEAVES, "-n", processes)
+    """All tests passed but the run fails: its summary names the process, which is killed."""
+    code, output = _run(tmp_path, _LEAVES, "-n", processes)
     pid = int((tmp_path / "pid").read_text())
-    assert code == pytest.ExitCode.TESTS_FAILED, said
-    assert "5 passed" in said
-    assert "processes left behind" in said
-    assert said.count(f"{pid}: sleep 600") == 1, said
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    assert "5 passed" in output
+    assert "processes left behind" in output
+    assert output.count(f"{pid}: sleep 600") == 1, output
     assert not is_running(pid)
 
 
-def test_what_a_killed_worker_left_behind_is_found_by_the_run(tmp_path: Path) -> None:
-    """Whoever directs the workers looks when they have ended: one that was killed could not."""
-    code, said = _run(tmp_path, _IS_KILLED, "-n", "2", "--max-worker-restart=0")
+def test_processes_of_a_killed_worker_are_found_by_the_run(tmp_path: Path) -> None:
+    """The controlling process checks when the workers have ended: a killed worker cannot."""
+    code, output = _run(tmp_path, _IS_KILLED, "-n", "2", "--max-worker-restart=0")
     pid = int((tmp_path / "pid").read_text())
-    assert code == pytest.ExitCode.TESTS_FAILED, said
-    assert f"{pid}: sleep 600" in said
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    assert f"{pid}: sleep 600" in output
     assert not is_running(pid)
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_a_run_that_leaves_nothing_behind_is_good(tmp_path: Path, processes: str) -> None:
+def test_a_run_that_leaves_nothing_behind_passes(tmp_path: Path, processes: str) -> None:
     """The servers and workers of the run itself are no leftovers."""
-    code, said = _run(tmp_path, _GOOD, "-n", processes)
-    assert code == pytest.ExitCode.OK, said
-    assert "left behind" not in said
+    code, output = _run(tmp_path, _GOOD, "-n", processes)
+    assert code == pytest.ExitCode.OK, output
+    assert "left behind" not in output
 
 
-def test_a_test_that_hangs_ends_in_a_worker_too(tmp_path: Path) -> None:
-    """It fails by its own time, the others pass, and the run says which one it was."""
-    code, said = _run(tmp_path, _HANGS, "-n", "2", "--timeout=1")
-    assert code == pytest.ExitCode.TESTS_FAILED, said
-    assert "4 passed" in said
-    assert "1 failed" in said
-    assert re.search(r"^FAILED test_bad.py::test_hangs - Failed: Timeout", said, re.MULTILINE), said
+def test_a_hanging_test_ends_in_a_worker_too(tmp_path: Path) -> None:
+    """It fails by its own time limit, the others pass, and the run names it."""
+    code, output = _run(tmp_path, _HANGS, "-n", "2", "--timeout=1")
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    assert "4 passed" in output
+    assert "1 failed" in output
+    assert re.search(r"^FAILED test_bad.py::test_hangs - Failed: Timeout", output, re.MULTILINE), output
 
 
 def test_one_seed_gives_one_order_in_every_worker(tmp_path: Path) -> None:
-    """The order is random, the same in all workers, and is had again by the seed that the run names."""
+    """The order is random, the same in all workers, and is repeated with the seed that the run prints."""
     orders = []
     for _ in range(2):
-        code, said = _run(tmp_path, _GOOD, "-n", "2", "--dist", "loadfile", "--randomly-seed=7")
-        assert code == pytest.ExitCode.OK, said
-        assert "--randomly-seed=7" in said
-        orders.append(re.findall(r"PASSED (test_good.py::\S+)", said))
+        code, output = _run(tmp_path, _GOOD, "-n", "2", "--dist", "loadfile", "--randomly-seed=7")
+        assert code == pytest.ExitCode.OK, output
+        assert "--randomly-seed=7" in output
+        orders.append(re.findall(r"PASSED (test_good.py::\S+)", output))
     assert len(orders[0]) == 4
     assert orders[0] == orders[1]
 
 
 @pytest.mark.parametrize(
-    ("bad", "code", "said"),
+    ("bad", "code", "output"),
     [
         (_FAILS_ONCE, 0, "flaky: test_bad.py::test_fails_once"),
         (_FAILS, 1, "1 failed"),
@@ -128,13 +128,13 @@ def test_one_seed_gives_one_order_in_every_worker(tmp_path: Path) -> None:
         (_IS_KILLED, 1, "left processes behind"),
     ],
 )
-def test_what_fails_once_is_flaky_and_what_fails_twice_fails_the_run(
-    tmp_path: Path, bad: str, code: int, said: str
+def test_a_test_that_fails_once_is_flaky_and_one_that_fails_twice_fails_the_run(
+    tmp_path: Path, bad: str, code: int, output: str
 ) -> None:
-    """A test that passes when it is run again is named; a second failure or a process left behind fails the run."""
+    """A test that passes when it is repeated is named; a second failure or a process left behind fails the run."""
     needed = [name for name in _NOT_NEEDED if name != "cacheprovider"]
     assert _run(tmp_path, bad, "-n", "2", "--max-worker-restart=0", without=needed)[0] == pytest.ExitCode.TESTS_FAILED
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    again = _say([sys.executable, str(_AGAIN)], tmp_path, environ)
+    again = _output_of([sys.executable, str(_AGAIN)], tmp_path, environ)
     assert again[0] == code, again[1]
-    assert said in again[1]
+    assert output in again[1]

@@ -1,4 +1,4 @@
-"""The test kit's own servers: they start, die, come back and keep what they promised."""
+"""The test kit's own servers: they start, are killed, restart and keep their data."""
 
 import asyncpg
 import psycopg
@@ -6,8 +6,8 @@ import psycopg
 from kit.servers import PgBouncer, PostgresServer, RabbitServer, RedisServer, started
 
 
-def test_a_killed_postgres_comes_back_with_its_rows(mortal_postgres: PostgresServer) -> None:
-    """What was committed before ``kill -9`` is there after the restart, on the same port."""
+def test_a_killed_postgres_restarts_with_its_rows(mortal_postgres: PostgresServer) -> None:
+    """Rows committed before ``kill -9`` are there after the restart, on the same port."""
     with psycopg.connect(mortal_postgres.url, autocommit=True) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     mortal_postgres.kill9()
@@ -16,15 +16,15 @@ def test_a_killed_postgres_comes_back_with_its_rows(mortal_postgres: PostgresSer
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
 
 
-def test_a_stopped_postgres_comes_back(mortal_postgres: PostgresServer) -> None:
-    """Every stop mode ends in a server that can be started again."""
+def test_a_stopped_postgres_restarts(mortal_postgres: PostgresServer) -> None:
+    """After every stop mode the server can be started again."""
     for mode in ("smart", "fast", "immediate"):
         mortal_postgres.restart(mode)
     with psycopg.connect(mortal_postgres.url) as connection:
         assert connection.execute("SHOW fsync").fetchone() == ("on",)
 
 
-async def test_each_test_gets_a_database_of_its_own(database_url: str) -> None:
+async def test_each_test_has_its_own_database(database_url: str) -> None:
     """The database is fresh, UTC and writable."""
     connection = await asyncpg.connect(database_url)
     try:
@@ -35,7 +35,7 @@ async def test_each_test_gets_a_database_of_its_own(database_url: str) -> None:
 
 
 def test_the_pooler_shares_server_connections(pgbouncer: PgBouncer) -> None:
-    """Transaction mode: two clients, one after the other, meet the same backend."""
+    """Transaction mode: two clients, one after the other, have the same backend."""
 
     def backend() -> object:
         with psycopg.connect(pgbouncer.url, prepare_threshold=None) as connection:
@@ -44,15 +44,15 @@ def test_the_pooler_shares_server_connections(pgbouncer: PgBouncer) -> None:
     assert backend() == backend()
 
 
-def test_a_killed_redis_comes_back_with_its_keys(mortal_redis: RedisServer) -> None:
+def test_a_killed_redis_restarts_with_its_keys(mortal_redis: RedisServer) -> None:
     """With ``appendfsync always`` a key survives ``kill -9``."""
-    assert redis_says(mortal_redis, "SET kept 42") == "+OK"
+    assert redis_answer(mortal_redis, "SET kept 42") == "+OK"
     mortal_redis.kill9()
     mortal_redis.start()
-    assert redis_says(mortal_redis, "GET kept") == "$2"
+    assert redis_answer(mortal_redis, "GET kept") == "$2"
 
 
-async def test_a_killed_rabbit_comes_back_with_its_queue() -> None:
+async def test_a_killed_rabbit_restarts_with_its_queue() -> None:
     """A durable queue survives ``kill -9``, and the disk alarm can be set and cleared."""
     import aio_pika
 
@@ -69,7 +69,7 @@ async def test_a_killed_rabbit_comes_back_with_its_queue() -> None:
         assert "disk" not in server.control("eval", "rabbit_alarm:get_alarms().")
 
 
-def redis_says(server: RedisServer, command: str) -> str:
+def redis_answer(server: RedisServer, command: str) -> str:
     """Send one inline command and return the first line of the answer."""
     import socket
 

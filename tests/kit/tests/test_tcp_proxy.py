@@ -1,4 +1,4 @@
-"""The proxy of the test kit does to a connection exactly what it is told."""
+"""Faults of the test kit's proxy are exactly the requested ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[TcpProxy]:
-    """A proxy in front of a server that answers with what it was sent."""
+    """A proxy in front of an echo server."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -59,7 +59,7 @@ async def test_held_bytes_arrive_after_the_release(proxy: TcpProxy) -> None:
 
 
 async def test_dropped_replies_never_arrive(proxy: TcpProxy) -> None:
-    """The server hears the client; the client hears nothing, and the connection stays open."""
+    """The server receives the client's bytes; the client receives none, and the connection stays open."""
     reader, writer = await connect(proxy)
     proxy.drop_replies()
     writer.write(b"lost")
@@ -103,7 +103,7 @@ async def test_a_refused_connection_is_reset_at_once(proxy: TcpProxy) -> None:
 
 
 async def test_latency_delays_but_keeps_order(proxy: TcpProxy) -> None:
-    """Every chunk waits at least as long as it was told, each way."""
+    """Every chunk waits at least for the set latency, each way."""
     reader, writer = await connect(proxy)
     proxy.delay(0.05)
     began = asyncio.get_running_loop().time()
@@ -113,14 +113,14 @@ async def test_latency_delays_but_keeps_order(proxy: TcpProxy) -> None:
     writer.close()
 
 
-def test_the_proxy_takes_the_servers_place_in_a_url() -> None:
-    """Only host and port change."""
+def test_the_proxy_replaces_host_and_port_of_a_url() -> None:
+    """The rest of the URL stays."""
     proxy = TcpProxy("127.0.0.1", 5432)
     proxy.port = 7
     assert proxy.rewrite("postgresql://u:p@host:5432/db?a=b") == "postgresql://u:p@127.0.0.1:7/db?a=b"
 
 
 def test_waiting_is_bounded() -> None:
-    """A condition that never holds fails the test and names itself."""
+    """A condition that never holds fails the test and is named in the message."""
     with pytest.raises(AssertionError, match="the moon is cheese"):
         eventually(lambda: False, 0.01, what="the moon is cheese")

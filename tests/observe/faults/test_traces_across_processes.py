@@ -1,4 +1,4 @@
-"""One trace over all processes that take part, as a real collector gets it; and a collector that is no help."""
+"""One trace over all processes that take part, as a real collector gets it; and a collector that does not answer."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ SPANS = 9
 
 @contextmanager
 def tracer_of(service: str, url: str) -> Iterator[tuple[TracerProvider, Tracer]]:
-    """Somebody else's service, with spans of its own."""
+    """An external service, with spans of its own."""
     provider = TracerProvider(resource=Resource({"service.name": service}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
     try:
@@ -50,7 +50,7 @@ def tracer_of(service: str, url: str) -> Iterator[tuple[TracerProvider, Tracer]]
 
 @asynccontextmanager
 async def receiver(tracer: Tracer) -> AsyncIterator[str]:
-    """A service that takes callbacks and messages, each in a span below whoever sent it."""
+    """A service that takes callbacks and messages, each in a span below the sender's."""
 
     async def take(request: web.Request) -> web.Response:
         above = TraceContextTextMapPropagator().extract(dict(request.headers))
@@ -83,17 +83,17 @@ async def place(url: str, key: str, tracer: Tracer) -> None:
 
 
 async def ready(at: str) -> None:
-    """Wait until every loop of a process has come round."""
+    """Wait until every loop of a process has ticked."""
     async with aiohttp.ClientSession() as client:
 
-        async def says_so() -> bool:
+        async def is_ready() -> bool:
             try:
                 async with client.get(f"http://{at}/readyz") as answer:
                     return answer.status == 200
             except aiohttp.ClientConnectionError:
                 return False
 
-        await eventually_async(says_so, 30, what=f"{at} is ready")
+        await eventually_async(is_ready, 30, what=f"{at} is ready")
 
 
 def nested(spans: list[Kept]) -> list[tuple[str, str]]:
@@ -107,7 +107,7 @@ def normal(text: str) -> str:
     return "\n".join(re.sub(r" +", " ", re.sub(r"[\d.]+", "#", line)).strip() for line in text.strip().splitlines())
 
 
-async def test_one_trace_goes_from_the_caller_to_whoever_receives(database_url: str, tmp_path: Path) -> None:
+async def test_one_trace_goes_from_the_caller_to_the_receivers(database_url: str, tmp_path: Path) -> None:
     """Caller, API, worker, callback's receiver, outbox, relay, message's receiver: three processes, one trace.
 
     What the page of tracing shows is this trace.
@@ -180,7 +180,7 @@ async def test_one_trace_goes_from_the_caller_to_whoever_receives(database_url: 
 @pytest.mark.matrix
 @pytest.mark.parametrize("listening", [True, False])
 def test_a_collector_that_does_not_answer_holds_up_no_end(database_url: str, tmp_path: Path, listening: bool) -> None:
-    """Deaf or away: what was not sent by then is dropped."""
+    """Silent or unreachable: spans that were not sent by then are dropped."""
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         if listening:
@@ -202,7 +202,7 @@ def test_a_collector_that_does_not_answer_holds_up_no_end(database_url: str, tmp
 
 async def _one_order(url: str) -> None:
     async with Tickwright(url) as app:
-        await app.service.types.put("order.callback", TaskTypeRequest(target="python:nobody"), caller=ADMIN)
+        await app.service.types.put("order.callback", TaskTypeRequest(target="python:none"), caller=ADMIN)
 
         async def placed() -> object:
             return await app.pool.fetchval("SELECT 1 FROM tickwright.task_types WHERE name = 'order.placed'")
@@ -217,7 +217,7 @@ async def _one_order(url: str) -> None:
 
 
 def test_without_the_extra_traces_are_refused_and_everything_else_works(database_url: str) -> None:
-    """One line that says what to install; a process that wants none never misses it."""
+    """One line that says what to install; a process without tracing does not need it."""
     words = (
         "import sys; sys.modules.update({'opentelemetry.sdk': None, 'opentelemetry.sdk.trace': None}); "
         "sys.argv = ['tickwright', 'task-types', 'list']; from tickwright.cli import main; main()"

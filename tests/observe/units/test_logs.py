@@ -86,7 +86,7 @@ def test_a_known_secret_is_masked_in_each_of_its_spellings(spelled: Callable[[st
 
 @pytest.mark.parametrize("piece", ["y", "a://", "a://b:c", "password ", "bearer "])
 def test_a_long_text_costs_its_length_and_not_its_square(piece: str) -> None:
-    """An error with a large body in it is logged in milliseconds: the event loop stands still meanwhile."""
+    """An error with a large body in it is logged in milliseconds: the event loop is blocked meanwhile."""
     began_s = process_time()
     redact_event(None, "info", {"error": piece * (400_000 // len(piece))})
     assert process_time() - began_s < 2
@@ -160,7 +160,7 @@ def test_values_are_bounded() -> None:
 
 @pytest.mark.parametrize("json_lines", [True, False])
 def test_an_event_is_one_line(capsys: pytest.CaptureFixture[str], json_lines: bool) -> None:
-    """Whatever a value contains, nobody forges a second event."""
+    """Whatever a value contains, it forges no second event."""
     configure_logging(json=json_lines, level="info")
     structlog.get_logger("t").info("real", text="a\nfake event\r\n\x1b[31mred\u2028z", items=["x\ny"], **{"n\nme": 1})
     lines = capsys.readouterr().err.splitlines()

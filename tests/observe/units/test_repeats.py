@@ -1,4 +1,4 @@
-"""A warning that comes round and round is said once in a while, with how often it came."""
+"""A repeated warning is logged once in ten seconds, with the number of its repeats."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ def _as_before() -> Iterator[None]:
     logging.getLogger().setLevel(level)
 
 
-def test_the_first_one_is_said_and_then_one_in_ten_seconds_with_their_number() -> None:
+def test_the_first_one_is_logged_and_then_one_in_ten_seconds_with_their_number() -> None:
     """Each kind counts for itself, and a quiet time makes the next one a first one again."""
     now = 100.0
     repeats = Repeats(clock=lambda: now)
@@ -36,13 +36,13 @@ def test_the_first_one_is_said_and_then_one_in_ten_seconds_with_their_number() -
 
 
 def test_only_what_loops_repeat_is_held_back(capsys: pytest.CaptureFixture[str]) -> None:
-    """A lost lease is said each time, and so is the same failure of another lease."""
+    """A lost lease is logged each time, and so is the same failure of another lease."""
     configure_logging(json=True)
     log = structlog.get_logger("test")
     for _ in range(3):
-        log.warning("lease.not_taken", lease="a", error="away")
+        log.warning("lease.not_taken", lease="a", error="refused")
         log.warning("lease.lost", lease="a")
-    log.warning("lease.not_taken", lease="b", error="away")
+    log.warning("lease.not_taken", lease="b", error="refused")
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     said = [(event["event"], event["lease"]) for event in events]
     assert said == [("lease.not_taken", "a"), *[("lease.lost", "a")] * 3, ("lease.not_taken", "b")]
@@ -50,7 +50,7 @@ def test_only_what_loops_repeat_is_held_back(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("library", ["asyncpg", "uvicorn"])
 def test_warnings_of_libraries_bring_no_stack(library: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are one line with the error, once in a while; errors keep everything."""
+    """They are one line with the error, once in ten seconds; errors keep everything."""
     configure_logging(json=True)
     log = logging.getLogger(f"{library}.of_this_test")
     for say in (log.warning, log.warning, log.error):
@@ -60,7 +60,7 @@ def test_warnings_of_libraries_bring_no_stack(library: str, capsys: pytest.Captu
     assert (second["event"], "exception" in second) == ("cannot connect", True)
 
 
-def test_every_repeated_event_is_one_that_somebody_says() -> None:
+def test_every_repeated_event_is_one_that_the_source_logs() -> None:
     """An event that was renamed is found here, not in a flooded log."""
     source = "\n".join(path.read_text(encoding="utf-8") for path in Path(tickwright.__file__).parent.rglob("*.py"))
     assert set(re.findall(r'_log\.(?:info|warning|error)\(\s*"([a-z_.]+)"', source)) >= REPEATED

@@ -1,4 +1,4 @@
-"""Partners are called far from the database: slowly, within their limits, or the reason is said."""
+"""Partners are called far from the database: slowly and within their limits, or readiness gives the reason."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -26,33 +26,31 @@ RATE_PER_S = 20
 
 @pytest.fixture
 async def proxy(database_url: str) -> AsyncIterator[TcpProxy]:
-    """The way to the test's database."""
+    """A proxy to the test's database."""
     async with TcpProxy("127.0.0.1", int(database_url.rpartition(":")[2].partition("/")[0])) as proxy:
         yield proxy
 
 
 @pytest.fixture(autouse=True)
 def near() -> None:
-    """What an earlier test measured is not this one's."""
+    """Clear measurements of earlier tests."""
     RoundTrips._last_s.clear()
     Exchanges._last_s.clear()
 
 
 @pytest.fixture
 async def pool(database_url: str) -> AsyncIterator[Pool]:
-    """The test's own way, which is short."""
+    """A pool without the proxy."""
     pool = await open_pool(database_url, max_size=2)
     yield pool
     await pool.close()
 
 
-@pytest.mark.parametrize(
-    "others", [[], ["near"], ["far"]], ids=["alone", "beside one that is near", "two that are far"]
-)
+@pytest.mark.parametrize("others", [[], ["near"], ["far"]], ids=["alone", "with a near one", "two far ones"])
 async def test_polls_go_on_at_100_ms_each_way_and_keep_to_the_rate(
     database_url: str, proxy: TcpProxy, pool: Pool, tmp_path: Path, others: list[str]
 ) -> None:
-    """P4: each poll is made once, and the courier's own log has 20 a second at most, however far each process is."""
+    """P4: each poll is made once, and the courier's log has 20 a second at most, however far each process is."""
     urls = [
         proxy.rewrite(database_url),
         *(proxy.rewrite(database_url) if one == "far" else database_url for one in others),
@@ -72,10 +70,10 @@ async def test_polls_go_on_at_100_ms_each_way_and_keep_to_the_rate(
     assert "db_clock_jump" not in _logs(tmp_path)
 
 
-async def test_a_consumer_whose_way_changes_keeps_to_the_rate(
+async def test_a_consumer_whose_latency_changes_keeps_to_the_rate(
     database_url: str, proxy: TcpProxy, pool: Pool, tmp_path: Path
 ) -> None:
-    """P4 while latency comes and goes: what it knows of the database's clock does not move with its distance."""
+    """P4: its estimate of the database's clock does not move with its latency."""
     async with Courier() as courier:
         trackers = await seed(pool, 160, rate=f"{RATE_PER_S}/s", http=http_of(courier))
         child = ConsumerProcess(proxy.rewrite(database_url), tmp_path / "far.log", lease_s=8.0)
@@ -93,10 +91,10 @@ async def test_a_consumer_whose_way_changes_keeps_to_the_rate(
 
 
 @pytest.mark.parametrize("each_way_s", [1, 2])
-async def test_a_consumer_that_is_too_far_says_so_and_doubles_nothing(
+async def test_a_consumer_that_is_too_far_reports_it_and_doubles_no_poll(
     database_url: str, proxy: TcpProxy, pool: Pool, tmp_path: Path, each_way_s: int
 ) -> None:
-    """Readiness says what is too slow; once the way is short again, each poll is done once."""
+    """Readiness names what is too slow; once the latency is low again, each poll is done once."""
     asked = Counter[int]()
     program = Declarations()
 
@@ -111,14 +109,14 @@ async def test_a_consumer_that_is_too_far_says_so_and_doubles_nothing(
         proxy.delay(each_way_s)
         trackers = await seed(pool, 40, due="now() + interval '1 second'")
         await eventually_async(lambda: _says(node, "database_slow: "), PATIENCE_S)
-        await eventually_async(lambda: _says(node, str(2 * each_way_s)), PATIENCE_S, what="with its measure")
+        await eventually_async(lambda: _says(node, str(2 * each_way_s)), PATIENCE_S, what="with the measured time")
         proxy.heal()
         await eventually_async(lambda: all_done(pool, trackers), PATIENCE_S)
         await eventually_async(lambda: _says(node, "ok"), PATIENCE_S)
         await eventually_async(lambda: queue_empty(pool), PATIENCE_S)
     assert await done_times(pool, trackers) == Counter(trackers.ids)
-    told = Counter(event["tracker_id"] for event in await events(pool))
-    assert told <= Counter([*first.ids, *trackers.ids])
+    recorded = Counter(event["tracker_id"] for event in await events(pool))
+    assert recorded <= Counter([*first.ids, *trackers.ids])
 
 
 def _logs(folder: Path) -> str:
@@ -149,8 +147,8 @@ async def test_entities_of_a_partner_are_polled_at_100_ms_each_way(database_url:
 
 
 @pytest.mark.parametrize(("took_s", "complains"), [(Exchanges.SLOW_MS / 1000 + 0.1, True), (1.0, False)])
-def test_exchanges_that_outlast_a_grant_are_a_reason_of_their_own(took_s: float, complains: bool) -> None:
-    """Near the database too, where too many processes wait for each other; one that was held up says nothing."""
+def test_exchanges_that_outlast_a_grant_have_their_own_reason(took_s: float, complains: bool) -> None:
+    """Also near the database, where too many processes wait for each other; one slow exchange is no reason."""
     for one_s in (0.01, took_s, took_s, took_s):
         Exchanges.note(one_s)
     assert ("database_slow: an exchange over partners' limits takes 3100 ms" in (slowness() or "")) == complains

@@ -1,4 +1,4 @@
-"""What may be written of a partner, and what an HTTP answer is taken for."""
+"""Settings of a partner, and the meaning of its HTTP answers."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -27,8 +27,8 @@ http = { url = "https://{external_id}.example/", headers = { Host = "x" } }
 """
 
 
-def test_every_mistake_of_a_partner_is_named_at_once_with_its_remedy(tmp_path: Path) -> None:
-    """Half a configuration is worse than none."""
+def test_every_error_of_a_partner_is_named_at_once_with_its_remedy(tmp_path: Path) -> None:
+    """No part of a wrong configuration is applied."""
     path = tmp_path / "tickwright.toml"
     path.write_text(WRONG, encoding="utf-8")
     with pytest.raises(Rejected) as caught:
@@ -50,7 +50,7 @@ def test_every_mistake_of_a_partner_is_named_at_once_with_its_remedy(tmp_path: P
 
 
 def test_the_tightest_budget_sets_the_pace() -> None:
-    """Of several budgets each holds; a tenth of a second is left for what is late."""
+    """Each of several budgets holds; a tenth of a second is left for late calls."""
     assert step_of(check_settings({})) == 0
     assert step_of(check_settings({"rate": "50/s"})) == pytest.approx(1.1 / 50)
     assert step_of(check_settings({"rate": "50/s", "per_minute": 600})) == pytest.approx(60.1 / 600)
@@ -78,8 +78,8 @@ def test_the_tightest_budget_sets_the_pace() -> None:
         (301, None, Failed("HTTP 301")),
     ],
 )
-def test_what_a_status_means_for_the_contract(status: int, retry_after: str | None, outcome: Outcome) -> None:
-    """Only what says something about the partner itself counts against it."""
+def test_each_status_has_its_outcome_for_the_contract(status: int, retry_after: str | None, outcome: Outcome) -> None:
+    """Only a status about the partner itself counts against it."""
     now = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp())
     assert outcome_of(status, retry_after, now_unix_s=now) == outcome
 
@@ -128,11 +128,11 @@ def test_of_more_events_than_an_answer_has_the_latest_count(latest_first: bool) 
     ],
 )
 def test_an_answer_that_cannot_be_read_is_a_failed_call(body: bytes) -> None:
-    """Never a made-up status, never an exception."""
+    """Never an invented status, never an exception."""
     assert isinstance(answer_of(body, TERMS), Failed)
 
 
-def test_a_secret_comes_from_the_environment_and_is_missed_by_name() -> None:
+def test_a_secret_comes_from_the_environment_and_is_named_if_missing() -> None:
     """The table never holds it."""
     table = {"url": "https://x.example/{external_id}", "status": "s", "headers": {"Authorization": "Bearer ${env:KEY}"}}
     problems: list[str] = []
@@ -144,7 +144,7 @@ def test_a_secret_comes_from_the_environment_and_is_missed_by_name() -> None:
 
 
 def test_a_partner_at_an_address_that_must_not_be_reached_is_refused() -> None:
-    """The guard of callbacks is the guard of polls."""
+    """Polls have the guard of callbacks."""
     terms = HttpSchema("http://169.254.169.254/{external_id}", {}, "s")
     with pytest.raises(Rejected, match="not allowed"):
         HttpCourier(terms, allow=AllowList(), connections_max=1)
@@ -157,22 +157,22 @@ def test_a_partner_at_an_address_that_must_not_be_reached_is_refused() -> None:
         {"status": "x" * 101},
         {"status": "nul\0"},
         {"status": "half \ud800"},
-        {"status": "x", "at": datetime(2026, 1, 1)},  # noqa: DTZ001  that is the mistake
+        {"status": "x", "at": datetime(2026, 1, 1)},  # noqa: DTZ001  that is the error
         {"status": "x", "at": datetime(9999, 1, 1, tzinfo=UTC)},
         {"status": "x", "events": (ScanEvent(datetime(2026, 1, 1, tzinfo=UTC), "x" * 501),)},
         {"status": "x", "events": (ScanEvent(datetime(1, 1, 1, tzinfo=UTC), "x"),)},
         {"status": "x", "events": (ScanEvent(datetime(2026, 1, 1, tzinfo=UTC), "x"),) * 101},
     ],
 )
-def test_an_answer_that_could_not_be_written_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
-    """One bad answer must not hold up those that are written with it."""
+def test_an_answer_that_could_not_be_written_is_refused_when_it_is_made(wrong: dict[str, Any]) -> None:
+    """One bad answer must not block those that are written with it."""
     with pytest.raises(Rejected) as caught:
         Answer(**wrong)
     assert caught.value.code == "invalid_answer"
 
 
-def test_the_events_of_an_answer_are_what_they_were_when_it_was_made() -> None:
-    """A list that the function goes on filling changes nothing of its answer."""
+def test_an_answer_copies_its_events() -> None:
+    """A list that the handler fills later does not change its answer."""
     events = [ScanEvent(datetime(2026, 1, 1, tzinfo=UTC), "picked up")]
     answer = Answer("moving", None, events)  # type: ignore[arg-type]
     events.append("raw")  # type: ignore[arg-type]
@@ -193,8 +193,8 @@ def test_the_events_of_an_answer_are_what_they_were_when_it_was_made() -> None:
         {"events": [ScanEvent(datetime(2026, 1, 1, tzinfo=UTC), 7)]},  # type: ignore[arg-type]
     ],
 )
-def test_an_answer_of_the_wrong_types_is_refused_where_it_is_made(values: dict[str, Any]) -> None:
-    """So that the poll fails with a reason and is tried again, instead of being dropped as it is written."""
+def test_an_answer_of_the_wrong_types_is_refused_when_it_is_made(values: dict[str, Any]) -> None:
+    """So the poll fails with a reason and is retried, instead of being dropped as it is written."""
     with pytest.raises(Rejected) as caught:
         Answer(**{"status": "moving", **values})
     assert caught.value.code == "invalid_answer"

@@ -1,4 +1,4 @@
-"""A process whose connection to the database is cut while it starts: one sentence that says so, whatever it asked."""
+"""A process whose database connection is cut while it starts reports that in one sentence, at any statement."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -82,7 +82,7 @@ async def start_a_program(settings: Settings) -> None:
         pass
 
 
-async def look_at_the_schema(settings: Settings) -> None:
+async def check_the_schema(settings: Settings) -> None:
     """Do what a command does that works on the database itself."""
     assert settings.database_url is not None
     url = settings.database_url.get_secret_value()
@@ -90,11 +90,11 @@ async def look_at_the_schema(settings: Settings) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("start", [start_all_roles, start_a_program, look_at_the_schema])
+@pytest.mark.parametrize("start", [start_all_roles, start_a_program, check_the_schema])
 async def test_a_start_that_is_cut_at_any_statement_says_that_the_database_does_not_answer(
     database_url: str, tmp_path: Path, start: Callable[[Settings], Awaitable[None]]
 ) -> None:
-    """Each statement in turn; those that a start can do without stop nothing."""
+    """Each statement is cut once; a cut of one that a start can do without stops nothing."""
     codes: list[str] = []
     for spared in count():
         async with AnswerCuts(database_url) as cuts:

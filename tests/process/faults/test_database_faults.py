@@ -1,4 +1,4 @@
-"""PostgreSQL crashes, has no room or is cut at COMMIT under each service: it goes on, each effect is there once."""
+"""PostgreSQL crashes, has a full disk or is cut at COMMIT under each service: it goes on, each effect is there once."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ from kit.preloads import full_disk
 from kit.relays import relay_world
 from kit.servers import KafkaServer, PostgresServer, started
 from kit.waiting import eventually_async
-from kit.wheels import NEWS, REGISTER, Wheels, check_each_once, open_wheels
+from kit.wheels import EVENTS, REGISTER, Wheels, check_each_once, open_wheels
 from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
@@ -46,7 +46,7 @@ SELECT (SELECT sum(polls) FROM tickwright.account_freshness) AS counted,
          CROSS JOIN LATERAL generate_series(
            $1::timestamptz + interval '1 minute', w.judged_until, '1 minute') AS turn (at)
           JOIN tickwright.trackers t
-            ON t.place / 60 = w.first_slot_id + date_part('epoch', turn.at)::bigint / 60 % w.interval_minutes) AS stood
+            ON t.place / 60 = w.first_slot_id + date_part('epoch', turn.at)::bigint / 60 % w.interval_minutes) AS placed
 """
 _TO_JUDGE = """
 UPDATE tickwright.poll_wheels SET judged_until = date_trunc('minute', now() - interval '281 seconds')
@@ -69,9 +69,9 @@ def server() -> Iterator[tuple[PostgresServer, Path]]:
 
 @pytest.fixture(params=["crash", "no room", "cut commits"])
 async def fault(request: pytest.FixtureRequest, server: tuple[PostgresServer, Path]) -> AsyncIterator[Fault]:
-    """A database of the test's own, and what strikes it."""
+    """A database of the test's own, and the fault that is injected."""
     postgres, mark = server
-    url = postgres.create_database(f"struck{next(_numbers)}", template="empty")
+    url = postgres.create_database(f"faulty{next(_numbers)}", template="empty")
     async with AnswerCuts(url) as cuts:
         faults: dict[str, Fault] = {
             "crash": Crash(postgres, url),
@@ -102,7 +102,7 @@ async def rounds(
 ) -> AsyncIterator[Callable[[], None]]:
     """Run one loop as the role ``scheduler`` does; it must still run at the end.
 
-    It has its lease, and works as soon as what is given is called.
+    It has its lease, and works as soon as the yielded function is called.
     """
     has_lease, may_work = asyncio.Event(), asyncio.Event()
 
@@ -124,7 +124,7 @@ async def rounds(
 
 
 async def until(pool: Pool, query: str, *arguments: Any, is_: Any = True) -> None:
-    """Wait until the database, which may be away, answers so."""
+    """Wait until the database, which may be unavailable, gives this answer."""
 
     async def said() -> bool:
         try:
@@ -150,8 +150,8 @@ async def test_a_fault_under_the_registrar_places_each_tracker_once(wheels: Whee
 
 
 @pytest.mark.matrix
-async def test_a_fault_under_the_selector_selects_each_turn_once(wheels: Wheels, fault: Fault) -> None:
-    """A turn is advanced and its polls are written in one transaction: after the crash both are, or neither."""
+async def test_a_fault_under_the_selector_selects_each_poll_once(wheels: Wheels, fault: Fault) -> None:
+    """A time slot is advanced and its polls are written in one transaction: after the crash both are, or neither."""
     await wheels.register(TRACKERS)
     await wheels.pool.execute(_SOON)
     round_ = Selector(ahead=timedelta(minutes=20)).round
@@ -166,11 +166,11 @@ async def test_a_fault_under_the_selector_selects_each_turn_once(wheels: Wheels,
 
 @pytest.mark.matrix
 async def test_a_fault_under_the_corrector_moves_each_tracker_once(wheels: Wheels, fault: Fault) -> None:
-    """An account with another interval: all of its trackers stand on the new wheel, and none is lost between two."""
+    """An account gets another interval: all of its trackers are on the new wheel, and none is lost between two."""
     await wheels.register(TRACKERS)
     await wheels.account("a", 10)
     async with (
-        rounds(wheels.pool, "corrector", Corrector(NEWS).round) as work,
+        rounds(wheels.pool, "corrector", Corrector(EVENTS).round) as work,
         fault.under_writes("trackers") as strike,
     ):
         work()
@@ -180,8 +180,8 @@ async def test_a_fault_under_the_corrector_moves_each_tracker_once(wheels: Wheel
 
 
 @pytest.mark.matrix
-async def test_a_fault_under_the_judge_judges_each_turn_once(wheels: Wheels, fault: Fault) -> None:
-    """A turn that was being judged is judged afterwards: whoever stood in its slot counts once."""
+async def test_a_fault_under_the_judge_judges_each_poll_once(wheels: Wheels, fault: Fault) -> None:
+    """A minute that was being judged is judged afterwards: each tracker of its time slot counts once."""
     await wheels.register(TRACKERS)
     for statement in (_PLACED_YESTERDAY, _PROMISED_YESTERDAY, _PROMISED_TO_PARTNERS):
         await wheels.pool.execute(statement)
@@ -193,8 +193,8 @@ async def test_a_fault_under_the_judge_judges_each_turn_once(wheels: Wheels, fau
         work()
         await strike()
         await until(wheels.pool, _JUDGED)
-    counted, stood = await wheels.pool.fetchrow(_COUNTED, since)
-    assert counted == stood > 0
+    counted, placed = await wheels.pool.fetchrow(_COUNTED, since)
+    assert counted == placed > 0
 
 
 @pytest.mark.matrix
@@ -215,7 +215,7 @@ async def test_a_fault_under_the_relay_of_polls_publishes_each_poll_once(
 
 @pytest.mark.matrix
 async def test_a_fault_under_the_relay_sends_every_message(fault: Fault) -> None:
-    """Messages were sent and their rows could not be deleted: none is lost, and what comes again has the same id."""
+    """Messages were sent and their rows could not be deleted: none is lost, and a repeated message keeps its id."""
     async with relay_world(fault.url) as world:
         ids = await world.put_many(50, world.receiver.url)
         async with fault.under_writes("outbox") as strike, world.running(world.relay()):
@@ -281,7 +281,7 @@ async def test_a_fault_under_the_checker_releases_each_action_once(world: BatchW
 @pytest.mark.parametrize(
     ("fault", "code"), [("crash", "database_unavailable"), ("no room", "disk_full")], indirect=["fault"]
 )
-async def test_a_fault_under_the_api_is_said_and_the_request_sent_again_counts_once(fault: Fault, code: str) -> None:
+async def test_a_fault_under_the_api_is_reported_and_a_repeated_request_counts_once(fault: Fault, code: str) -> None:
     """A request that was cut is answered 503; sent again under its ``Idempotency-Key`` it makes one job.
 
     Commits that are cut: ``test_jobs_invariants.py``.

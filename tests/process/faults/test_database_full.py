@@ -1,4 +1,4 @@
-"""A PostgreSQL without room on its disk: who may still work does, the others say why, and nothing is lost."""
+"""PostgreSQL with a full disk: what needs no room goes on, the rest reports why it cannot, and nothing is lost."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -38,10 +38,10 @@ async def app(server: tuple[PostgresServer, Path]) -> AsyncIterator[Tickwright]:
         yield app
 
 
-async def test_a_full_disk_is_said_loses_nothing_and_ends_by_itself(
+async def test_a_full_disk_is_reported_and_loses_nothing_and_work_resumes_by_itself(
     server: tuple[PostgresServer, Path], app: Tickwright, tmp_path: Path
 ) -> None:
-    """The API says ``disk_full`` with the remedy, readiness says it too, and what was taken runs afterwards."""
+    """The API and readiness report ``disk_full`` with the remedy, and jobs that were accepted run afterwards."""
     ran: list[int] = []
     program = Declarations()
 
@@ -77,7 +77,7 @@ async def test_a_full_disk_is_said_loses_nothing_and_ends_by_itself(
 
 
 async def _metric(node: Node, name: str) -> float:
-    """What Prometheus would hear."""
+    """Return the value that Prometheus would scrape."""
     async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{node.health.port}/metrics") as answer:
         lines = (await answer.text()).splitlines()
     return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])

@@ -26,7 +26,7 @@ FAR_S = 0.1
 
 @asynccontextmanager
 async def _working(fleet: Fleet) -> AsyncIterator[tuple[Pool, Load]]:
-    """Two processes with all roles, and a load; behind the block everything that was asked for has to end."""
+    """Two processes with all roles, and a load; after the block everything that was requested has to end."""
     # in a thread: a proxy of the database lives in the loop of the test
     migrated = await asyncio.to_thread(tickwright, "migrate", env=fleet.environment("new"))
     assert migrated.code == 0, migrated.err
@@ -41,7 +41,7 @@ async def _working(fleet: Fleet) -> AsyncIterator[tuple[Pool, Load]]:
             async with load.running():
                 await are_done(fleet, "new", "before the fault")
                 yield pool, load
-                await are_done(fleet, "new", "behind the fault")
+                await are_done(fleet, "new", "after the fault")
             await eventually_async(load.none_open, 120, what="every job is over")
             await eventually_async(lambda: all_over(pool), 120, what="every report and execution is over")
         assert (makers.poll(), doers.poll()) == (None, None), "a fault of the database ends no process"
@@ -50,21 +50,21 @@ async def _working(fleet: Fleet) -> AsyncIterator[tuple[Pool, Load]]:
 
 
 def _check(fleet: Fleet, load: Load, *, sessions_end: bool) -> None:
-    """Nothing acknowledged is lost, and nothing has run twice that had not to."""
+    """Nothing acknowledged is lost, and nothing runs twice unless its session has ended."""
     runs = fleet.runs()
     jobs = Counter(int(run[1]) for run in runs if run[0] == "job")
     assert load.jobs <= set(jobs), "an acknowledged job was lost"
     assert load.unexpected == []
     if not sessions_end:  # one that was under way when its session ended runs again
         assert set(jobs.values()) == {1}
-    # a poll is recorded with its due time, which stays when it is tried again behind the end of its session
+    # a poll is recorded with its due time, which stays when it is tried again after the end of its session
     for kind in ("job", "entity") if sessions_end else ("job", "entity", "poll"):
         twice = [run for run, times in Counter(run for run in runs if run[0] == kind).items() if times > 1]
         assert not twice, f"one attempt, one fence: {twice[:3]}"
 
 
 @pytest.mark.timeout(900)  # it waits for polls twice, the first ones for two minutes
-async def test_every_role_goes_on_behind_a_disk_that_was_full_and_a_crash(tmp_path: Path) -> None:
+async def test_every_role_goes_on_after_a_full_disk_and_a_crash(tmp_path: Path) -> None:
     """53100 under every writer, then a crash under all: each goes on by itself, and each effect is there once."""
     server = PostgresServer()
     server.environment, mark = full_disk(server.folder)
@@ -84,7 +84,7 @@ def _refused(server: PostgresServer) -> int:
 
 
 @pytest.mark.timeout(900)
-async def test_every_role_goes_on_behind_a_failover(tmp_path: Path) -> None:
+async def test_every_role_goes_on_after_a_failover(tmp_path: Path) -> None:
     """Kill -9 of the primary, promotion of its synchronous standby: work of every kind goes on."""
     with started(PostgresServer()) as primary:
         primary.create_database("shop")

@@ -1,4 +1,4 @@
-"""Loops of the scheduler killed, or paused beyond their lease, in the middle of a write: another one does it, once."""
+"""Loops of the scheduler killed, or paused beyond their lease, in the middle of a write: another process repeats it."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ SELECT (SELECT sum(polls) FROM tickwright.account_freshness) AS counted,
          CROSS JOIN LATERAL generate_series(
            $1::timestamptz + interval '1 minute', w.judged_until, '1 minute') AS turn (at)
           JOIN tickwright.trackers t
-            ON t.place / 60 = w.first_slot_id + date_part('epoch', turn.at)::bigint / 60 % w.interval_minutes) AS stood
+            ON t.place / 60 = w.first_slot_id + date_part('epoch', turn.at)::bigint / 60 % w.interval_minutes) AS placed
 """
 _DEAD = """
 INSERT INTO tickwright.scheduled_tasks_dead
@@ -73,12 +73,12 @@ def running(url: str, folder: Path, loop: str, name: str) -> Iterator[Child]:
 
 
 @asynccontextmanager
-async def struck(
+async def strike(
     wheels: Wheels, folder: Path, loop: str, table: str, how: str, *, warm: Step, work: Step
 ) -> AsyncIterator[None]:
-    """Strike a loop down while it writes into ``table``; another process carries on for the length of the block.
+    """Kill or pause a loop while it writes into ``table``; another process works for the length of the block.
 
-    Whoever was only paused goes on at the end of the block, with what it had read, and leads again. It has done the
+    A loop that was only paused goes on at the end of the block, with what it had read, and leads again. It has done the
     same before, since a statement that is paused between its preparation and its first use holds its locks until
     ``statement_timeout``.
     """
@@ -139,7 +139,7 @@ async def test_each_tracker_is_placed_once(wheels: Wheels, tmp_path: Path, how: 
     async def work(wheels: Wheels) -> None:
         await _register(wheels, "AWB")
 
-    async with struck(wheels, tmp_path, "registrar", "trackers", how, warm=warm, work=work):
+    async with strike(wheels, tmp_path, "registrar", "trackers", how, warm=warm, work=work):
         await _placed(wheels)
     assert await wheels.pool.fetchval(_ON_WHEEL, 6) == 2 * TRACKERS
     assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers") == 2 * TRACKERS
@@ -158,7 +158,7 @@ async def test_each_tracker_moves_once(wheels: Wheels, tmp_path: Path, how: str)
     async def work(wheels: Wheels) -> None:
         await wheels.account("a", 10)
 
-    async with struck(wheels, tmp_path, "corrector", "trackers", how, warm=warm, work=work):
+    async with strike(wheels, tmp_path, "corrector", "trackers", how, warm=warm, work=work):
         await until(wheels, _ON_WHEEL, 10, is_=TRACKERS)
     assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers") == TRACKERS
     assert await wheels.pool.fetchval(_ON_WHEEL, 10) == TRACKERS
@@ -166,8 +166,8 @@ async def test_each_tracker_moves_once(wheels: Wheels, tmp_path: Path, how: str)
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("how", HOW)
-async def test_each_turn_is_judged_once(wheels: Wheels, tmp_path: Path, how: str) -> None:
-    """Whoever stood in a slot counts once for its turn."""
+async def test_each_scheduled_poll_is_judged_once(wheels: Wheels, tmp_path: Path, how: str) -> None:
+    """Each tracker of a time slot counts once."""
     await wheels.register(TRACKERS)
     for statement in _YESTERDAY:
         await wheels.pool.execute(statement)
@@ -181,16 +181,16 @@ async def test_each_turn_is_judged_once(wheels: Wheels, tmp_path: Path, how: str
         nonlocal since
         since = await wheels.pool.fetchval(_TO_JUDGE)
 
-    async with struck(wheels, tmp_path, "freshness", "account_lags", how, warm=warm, work=work):
+    async with strike(wheels, tmp_path, "freshness", "account_lags", how, warm=warm, work=work):
         await until(wheels, _JUDGED, is_=True)
-    counted, stood = await wheels.pool.fetchrow(_COUNTED, since)
-    assert counted == stood > 0
+    counted, placed = await wheels.pool.fetchrow(_COUNTED, since)
+    assert counted == placed > 0
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("how", HOW)
-async def test_what_is_old_goes_and_nothing_else(wheels: Wheels, tmp_path: Path, how: str) -> None:
-    """Upkeep deletes in batches of a thousand; a batch that was cut is deleted by the next one."""
+async def test_upkeep_deletes_expired_rows_and_no_others(wheels: Wheels, tmp_path: Path, how: str) -> None:
+    """Upkeep deletes in batches of a thousand; the next holder deletes a batch that was interrupted."""
     dead = "SELECT count(*) FROM tickwright.scheduled_tasks_dead"
 
     async def warm(wheels: Wheels) -> None:
@@ -200,8 +200,8 @@ async def test_what_is_old_goes_and_nothing_else(wheels: Wheels, tmp_path: Path,
         await wheels.pool.execute(_DEAD, 1, OLD, _ALMOST_OLD)
 
     async def work(_: Wheels) -> None:
-        """It is there already, and is old in a moment; the table is locked now."""
+        """The rows are there already, and expire in a moment; the table is locked now."""
 
-    async with struck(wheels, tmp_path, "upkeep", "scheduled_tasks_dead", how, warm=warm, work=work):
+    async with strike(wheels, tmp_path, "upkeep", "scheduled_tasks_dead", how, warm=warm, work=work):
         await until(wheels, dead, is_=YOUNG)
     assert await wheels.pool.fetchval("SELECT min(id) FROM tickwright.scheduled_tasks_dead") == OLD + 1

@@ -130,7 +130,7 @@ SELECT (SELECT count(*) FROM tickwright.scheduled_tasks WHERE status = 'complete
 
 
 @pytest.mark.storm
-async def test_what_ignored_its_cancellation_is_taken_over_behind_an_orderly_stop(
+async def test_work_that_ignores_its_cancellation_is_taken_over_after_an_orderly_stop(
     database_url: str, tmp_path: Path
 ) -> None:
     """A job, the plan of an execution, a chunk and a part of a report: none is left to a session that is gone."""
@@ -170,7 +170,7 @@ async def test_what_ignored_its_cancellation_is_taken_over_behind_an_orderly_sto
 
 
 @pytest.mark.parametrize("url", ["notaurl", "http://host/", "amqp://", "amqp://u:c4n4ry@host:port/", "amqps:///v"])
-def test_what_is_no_address_of_rabbitmq_is_refused_at_once(database_url: str, url: str) -> None:
+def test_an_invalid_address_of_rabbitmq_is_refused_at_once(database_url: str, url: str) -> None:
     """One line and exit code 2, not a loop of crashes; the address, which may hold a password, is not repeated."""
     said = tickwright("run", "fanout-consumer", env=environment(DATABASE_URL=database_url, AMQP_URL=url))
     assert said.code == 2
@@ -180,10 +180,10 @@ def test_what_is_no_address_of_rabbitmq_is_refused_at_once(database_url: str, ur
     assert "Traceback" not in said.err
 
 
-def test_a_consumer_that_may_not_have_its_queues_ends_at_its_start(
+def test_a_consumer_without_rights_to_its_queues_ends_at_its_start(
     rabbit_server: RabbitServer, database_url: str
 ) -> None:
-    """Somebody has to give it the rights: one line and an exit code, not a service that crashes again and again."""
+    """An administrator has to grant them: one line and an exit code, not a service that crashes again and again."""
     user = f"u{uuid4().hex[:8]}"
     rabbit_server.control("add_user", user, "c4n4ry")
     rabbit_server.control("set_permissions", user, "^none$", ".*", ".*")

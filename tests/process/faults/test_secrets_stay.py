@@ -52,7 +52,7 @@ COLUMNS = """SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON 
 
 @asynccontextmanager
 async def echoing() -> AsyncIterator[str]:
-    """A server of others that refuses, and repeats what it was sent: headers and body."""
+    """An external server that refuses, and repeats what it was sent: headers and body."""
 
     async def refuse(request: web.Request) -> web.Response:
         told = {"headers": dict(request.headers), "body": await request.text(), "path": str(request.rel_url)}
@@ -161,7 +161,7 @@ def _spelled(secret: str) -> set[str]:
     }
 
 
-def test_the_sweep_finds_what_is_there() -> None:
+def test_the_sweep_finds_a_secret_in_each_spelling() -> None:
     """A secret as it is, in base64, in JSON, in HTML and in URLs."""
     secret = 'a "secret" & ü'
     as_json = json.dumps({"k": secret})
@@ -213,7 +213,7 @@ async def _have_failed(pool: Pool) -> bool:
 
 
 async def _everything(pool: Pool, binds: list[str], key: str, env: dict[str, str]) -> dict[str, str]:
-    """Return the text of every place that somebody may look into."""
+    """Return the text of every table, page, route and command that people may read."""
     places = {f"the table {name}": text for name, text in (await _tables(pool)).items()}
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as client:
         for bind, path in ((binds[1], "/metrics"), (binds[1], "/readyz"), (binds[0], "/")):

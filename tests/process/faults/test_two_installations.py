@@ -92,19 +92,19 @@ async def test_a_place_of_another_installation_is_refused(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_mark_that_is_not_compared_is_found(
+async def test_the_suite_notices_a_mark_that_is_not_compared(
     urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """The mutant that starts all the same."""
+    """The mutant starts in the other installation's place."""
     mutate(monkeypatch, OwnershipCheck.claim, "if owner != self._installation:", "if False:")
     with pytest.raises(pytest.fail.Exception):
         await test_a_place_of_another_installation_is_refused(urls, shared, tmp_path, place)
 
 
-async def test_a_broker_that_was_away_at_the_start_says_it_later(
+async def test_a_broker_that_was_unavailable_at_the_start_is_checked_later(
     urls: list[str], rabbit_server: RabbitServer, shared: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The second one starts while it cannot ask, and ends once the answer is that the prefix is another's."""
+    """The second installation starts unchecked, and ends once the broker answers that the prefix is another's."""
     async with running(_settings(urls[0], tmp_path, 1, **shared["RabbitMQ"]), Declarations(), "scheduler"):
         pass
     async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
@@ -119,7 +119,7 @@ async def test_a_broker_that_was_away_at_the_start_says_it_later(
     assert any(entry["event"] == "node.prefix_in_use" and entry["code"] == "prefix_in_use" for entry in logs)
 
 
-async def test_of_two_that_mark_an_object_store_at_once_one_ends(
+async def test_of_two_installations_that_mark_a_store_at_once_one_ends(
     urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     """Both found no mark and read their own; the one whose mark was replaced ends by itself."""
@@ -132,7 +132,7 @@ async def test_of_two_that_mark_an_object_store_at_once_one_ends(
     assert "(another)" in said["reason"]
 
 
-async def test_of_a_mark_that_is_large_only_its_beginning_is_read(
+async def test_only_the_beginning_of_a_large_mark_is_read(
     urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is not trusted: the error is short, whatever the size of the object."""
@@ -154,8 +154,8 @@ async def test_of_a_mark_that_is_large_only_its_beginning_is_read(
     assert len(refused.value.message) < 1000
 
 
-async def test_the_default_folder_of_two_programs_is_said_and_not_refused(urls: list[str], tmp_path: Path) -> None:
-    """They share the home of their user; a warning names the setting that parts them."""
+async def test_two_programs_in_one_default_folder_get_a_warning_and_start(urls: list[str], tmp_path: Path) -> None:
+    """They share the home of their user; the warning names the setting that separates them."""
     home = tmp_path / "home"
     home.mkdir()
     with capture_logs() as logs:

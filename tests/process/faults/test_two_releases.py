@@ -43,7 +43,7 @@ async def fleet(empty_database_url: str, tmp_path: Path, before: Path) -> AsyncI
 
 @pytest.mark.timeout(900)  # it waits for polls of every phase, the first ones for two minutes
 async def test_both_releases_work_side_by_side_in_both_orders_and_nothing_is_lost_or_done_twice(fleet: Fleet) -> None:
-    """Old makers with new doers, then new makers with old doers; what each of them does is there once."""
+    """One release makes work that the other one does, in both directions; each effect is there once."""
     assert tickwright("migrate", env=fleet.environment("old")).code == 0
     key = tickwright("keys", "create", "loader", "--role", "operator", env=fleet.environment("old")).out.strip()
     old_makers, old_doers = fleet.start("old", MAKERS), fleet.start("old", DOERS)
@@ -77,7 +77,7 @@ async def test_both_releases_work_side_by_side_in_both_orders_and_nothing_is_los
     assert load.unexpected == []
     runs = fleet.runs()
     jobs = Counter(int(run[1]) for run in runs if run[0] == "job")
-    assert set(jobs) == load.jobs, "a job was lost, or nobody asked for it"
+    assert set(jobs) == load.jobs, "a job was lost, or one ran that was not scheduled"
     assert set(jobs.values()) == {1}, "a drain costs no attempt"
     for kind in ("entity", "poll", "chunk"):
         twice = [run for run, times in Counter(run for run in runs if run[0] == kind).items() if times > 1]

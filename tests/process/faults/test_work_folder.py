@@ -1,4 +1,4 @@
-"""Folders of processes on one disk: what a killed one left goes, what a living one has stays."""
+"""Work folders of processes on one disk: those of killed processes are removed, those of living ones stay."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def holder(place: Path) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
 
 
 def test_a_killed_process_leaves_nothing_and_a_living_one_keeps_its_folder(tmp_path: Path) -> None:
-    """The next process that comes knows which is which by locks alone."""
+    """The next process tells them apart by their locks alone."""
     with ExitStack() as stack:
         killed, left = stack.enter_context(holder(tmp_path))
         _, kept = stack.enter_context(holder(tmp_path))
@@ -61,7 +61,7 @@ def test_a_killed_process_leaves_nothing_and_a_living_one_keeps_its_folder(tmp_p
         assert not ours.exists()
 
 
-def test_a_process_that_ends_in_peace_takes_its_folder_along(tmp_path: Path) -> None:
+def test_an_orderly_end_removes_the_folder_of_a_process(tmp_path: Path) -> None:
     """And the lock, so that nothing is left to sweep."""
     with holder(tmp_path) as (process, folder):
         assert folder.is_dir()
@@ -93,8 +93,8 @@ async def _rows() -> AsyncIterator[dict[str, int]]:
     yield {"id": 1}
 
 
-async def test_the_folder_of_the_settings_goes_with_its_block(tmp_path: Path) -> None:
-    """As the other one does."""
+async def test_the_folder_of_the_settings_is_removed_when_it_is_closed(tmp_path: Path) -> None:
+    """It is made at its first use and removed by ``aclose``."""
     made = LazyFolder(work_place(Settings(home=tmp_path)))
     folder = await made.opened()
     assert folder.is_relative_to(tmp_path)
@@ -105,8 +105,8 @@ async def test_the_folder_of_the_settings_goes_with_its_block(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("role", ["report-listener", "campaign-consumer"])
-async def test_a_place_without_room_is_told_as_what_it_is(pool: Pool, tmp_path: Path, role: str) -> None:
-    """Who starts such a process is told where no folder can be made, and that it is to be tried again."""
+async def test_a_work_folder_that_cannot_be_made_is_named_and_retriable(pool: Pool, tmp_path: Path, role: str) -> None:
+    """The error names the place, and may pass."""
     taken = tmp_path / "taken"
     taken.write_text("a file")
     settings = Settings(database_url=SecretStr("postgresql:///none"), home=tmp_path, report_folder=taken)

@@ -1,4 +1,4 @@
-"""What a process says of its loops while the database is away."""
+"""What a process reports of its loops while the database is unavailable."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tickwright.process.watching import readiness
 
 
 def state(name: str, age_s: float | None = 0.1) -> ServiceState:
-    """A loop that runs, and came round so long ago."""
+    """A running loop whose last tick is so long ago."""
     return ServiceState(name, running=True, tick_age_s=age_s, tick_within_s=5, restarts=0, last_error="")
 
 
@@ -21,13 +21,13 @@ def state(name: str, age_s: float | None = 0.1) -> ServiceState:
         ),
     ],
 )
-def test_a_loop_that_cannot_work_is_not_called_ok(database: bool, checks: dict[str, str]) -> None:
-    """However often it comes round: without the database only the server of the probes does its work."""
+def test_a_loop_without_its_database_is_not_reported_ok(database: bool, checks: dict[str, str]) -> None:
+    """However recent its tick is: without the database only the server of the probes works."""
     said = readiness([state("jobs"), state("relay", None), state("health")], database=database)
     assert (said.ready, said.checks) == (False, checks)
 
 
 def test_everything_well_is_ready() -> None:
-    """The database answers and every loop came round."""
+    """The database answers and every loop has ticked."""
     assert readiness([state("jobs"), state("health")], database=True).ready
     assert not readiness([state("jobs"), state("health")], database=False).ready

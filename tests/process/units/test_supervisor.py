@@ -1,4 +1,4 @@
-"""The supervisor, health and signals: restarts, the two steps of a stop, an honest readiness."""
+"""The supervisor, health and signals: restarts, the two steps of a stop, and readiness."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ QUICK = RetryPolicy(base=timedelta(milliseconds=100), cap=timedelta(milliseconds
 
 
 class Loop:
-    """A service that crashes so often, is slow to finish, and writes down what it is asked."""
+    """A service that crashes so often, is slow to finish, and records its calls."""
 
     def __init__(
         self,
@@ -47,20 +47,20 @@ class Loop:
         await self._stopping.wait()
 
     async def quiesce(self) -> None:
-        """Finish, or never."""
+        """Finish, or never finish."""
         self.asked.append("quiesce")
         if not self.finishes:
             await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        """End, or be deaf."""
+        """End, or ignore the request."""
         self.asked.append("stop")
         if self.deaf:
             await asyncio.Event().wait()
         self._stopping.set()
 
     def last_tick_age_s(self) -> float | None:
-        """What the test says."""
+        """Return the age that the test sets."""
         return self.age_s
 
 
@@ -82,8 +82,8 @@ CRASHES = [ValueError("a bug"), asyncio.CancelledError("of a library's own"), Pa
 
 
 @pytest.mark.parametrize("error", CRASHES, ids=type)
-async def test_a_crashed_service_is_started_again_and_says_so(error: BaseException) -> None:
-    """A crash is counted, named and repaired; the other services never notice."""
+async def test_a_crashed_service_is_restarted_and_the_crash_is_reported(error: BaseException) -> None:
+    """A crash is counted, named and followed by a restart; the other services go on."""
     shaky, calm = Loop("shaky", crashes=2, error=error), Loop("calm")
     supervisor = supervise(calm, shaky)
     task = asyncio.create_task(supervisor.run())
@@ -98,7 +98,7 @@ async def test_a_crashed_service_is_started_again_and_says_so(error: BaseExcepti
 
 
 class Grouped(Loop):
-    """One whose tasks run in a group, one of which fails; it writes down how often its task counts as cancelled."""
+    """A service whose tasks run in a group, one of which fails; it records how often its task counts as cancelled."""
 
     def __init__(self, group: Callable[[], Any], *, crashes: int, **more: Any) -> None:
         super().__init__("grouped", crashes=crashes, **more)
@@ -142,7 +142,7 @@ async def test_a_member_of_a_group_ends_its_service_however_it_crashes(error: Ba
 
 
 async def test_a_supervisor_that_is_cancelled_twice_leaves_no_loop_that_cannot_be_ended() -> None:
-    """Who ends a program cancels what is left; that is no crash."""
+    """The end of a program cancels the tasks that are left; that is no crash."""
     supervisor = supervise(Loop(deaf=True))
     task = asyncio.create_task(supervisor.run())
     await supervisor.started()
@@ -158,7 +158,7 @@ async def test_a_supervisor_that_is_cancelled_twice_leaves_no_loop_that_cannot_b
 
 
 async def test_stopping_has_two_steps_in_the_opposite_order() -> None:
-    """Everybody finishes first; then the last one started stops first."""
+    """All services finish first; then they stop in the reverse order of their start."""
     order: list[str] = []
 
     class Named(Loop):
@@ -179,7 +179,7 @@ async def test_stopping_has_two_steps_in_the_opposite_order() -> None:
 
 
 async def test_a_second_request_stops_at_once() -> None:
-    """Whoever asks twice does not wait for the work to finish."""
+    """It does not wait for the work to finish."""
     slow = Loop(finishes=False)
     supervisor = supervise(slow, quiesce_s=600)
     task = asyncio.create_task(supervisor.run())
@@ -204,7 +204,7 @@ async def test_a_deadline_ends_the_waiting() -> None:
 
 
 async def test_a_service_that_does_not_stop_is_cancelled_and_the_others_stop_all_the_same() -> None:
-    """One deaf service cannot keep the process alive."""
+    """One service that ignores its stop cannot keep the process alive."""
     deaf, calm = Loop("deaf", deaf=True), Loop("calm")
     supervisor = supervise(calm, deaf, stop_s=0.1)
     task = asyncio.create_task(supervisor.run())
@@ -225,8 +225,8 @@ async def test_a_stop_during_the_wait_after_a_crash_does_not_start_it_again() ->
     assert supervisor.phase == "stopped"
 
 
-async def test_signals_ask_once_and_twice() -> None:
-    """SIGTERM asks gently, a second signal asks for the end."""
+async def test_each_signal_requests_a_stop() -> None:
+    """SIGTERM makes the first request, SIGINT the second."""
     asked: list[int] = []
     with stop_on_signals(lambda: asked.append(1)):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -237,7 +237,7 @@ async def test_signals_ask_once_and_twice() -> None:
 
 @pytest.fixture
 async def world() -> AsyncIterator[dict[str, Any]]:
-    """A health server over one loop and a database that the test can take away."""
+    """A health server over one loop and a database that the test can make unavailable."""
     facts: dict[str, Any] = {"database": True, "loop": Loop()}
     supervisor = supervise(facts["loop"])
 
@@ -265,7 +265,7 @@ async def ask(world: dict[str, Any], path: str) -> tuple[int, str]:
 
 
 async def test_readiness_needs_the_database_and_every_loop(world: dict[str, Any]) -> None:
-    """It lists each service with the age of its tick, and says no as soon as one thing is missing."""
+    """It lists each service with the age of its tick, and fails as soon as one of them is missing."""
     status, body = await ask(world, "/readyz")
     assert status == 200
     assert '"name": "loop"' in body

@@ -108,7 +108,7 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[ReportWorld]
 
 
 def run(url: str, sql: str) -> None:
-    """Say something to the database, as its owner."""
+    """Run a statement on the database, as its owner."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(sql.encode())
 
@@ -120,7 +120,7 @@ async def ask(source: Source, sql: str) -> list[tuple[Any, ...]]:
 
 
 async def test_a_source_answers_one_query_and_nothing_else(shop: Source, mark: Path) -> None:
-    """Each is refused for good with PostgreSQL's words, and the source serves the next query."""
+    """Each is refused for good with PostgreSQL's message, and the source serves the next query."""
     for text in HOSTILE:
         with pytest.raises(Rejected) as refused:
             await ask(shop, text.replace("{mark}", str(mark)))
@@ -160,7 +160,7 @@ async def test_a_dry_run_or_a_saved_campaign_asks_one_query_only(campaigns: Camp
 
 
 def test_a_listeners_statement_that_is_no_query_is_refused_when_it_is_saved() -> None:
-    """Without asking a database; what only its grammar tells is refused when the part is fetched."""
+    """Without asking a database; what only its grammar refuses fails when the part is fetched."""
     problems = {sql: _problems_of_listener(sql) for sql in NO_QUERIES}
     assert [sql for sql, said in problems.items() if not said] == ONLY_THE_GRAMMAR_TELLS
     assert all("listeners.a" in problem for said in problems.values() for problem in said)
@@ -242,7 +242,7 @@ async def test_a_role_that_creates_roles_is_refused_where_it_could_grant_itself_
 async def test_a_role_that_becomes_powerful_is_refused_on_kept_connections_too(
     pg_server: PostgresServer, attacker: str
 ) -> None:
-    """The role is asked with each query, so also behind a failover and a pooler; made plain again, it is served."""
+    """The role is asked with each query, also after a failover and behind a pooler; made plain again, it is served."""
     run(pg_server.url, f"CREATE ROLE attacker LOGIN PASSWORD '{pg_server.password}'")
     sources = Sources({"shop": SourceSettings(url=attacker)}, lambda _: None)
     assert await ask(sources.get("shop"), "SELECT 1") == [(1,)]
@@ -274,7 +274,7 @@ async def test_nothing_of_a_query_is_left_on_a_kept_connection(empty_database_ur
 # ---------------------------------------------------------------------------------------------------- the mutants
 
 
-async def test_a_missing_check_of_the_query_is_noticed(
+async def test_the_suite_notices_a_missing_check_of_the_query(
     shop: Source, mark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, a text that is no query closes the parentheses that it is sent in, and is run."""
@@ -284,7 +284,7 @@ async def test_a_missing_check_of_the_query_is_noticed(
         await test_a_source_answers_one_query_and_nothing_else(shop, mark)
 
 
-async def test_a_missing_check_of_the_role_is_noticed(
+async def test_the_suite_notices_a_missing_check_of_the_role(
     pg_server: PostgresServer, attacker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, a superuser is served."""
@@ -293,7 +293,7 @@ async def test_a_missing_check_of_the_role_is_noticed(
         await test_a_role_that_may_do_more_than_read_is_refused(pg_server, attacker, "LOGIN SUPERUSER")
 
 
-async def test_a_lock_that_is_left_is_noticed(
+async def test_the_suite_notices_a_lock_that_is_left(
     empty_database_url: str, shop: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a query ends with the transaction only, its lock is held while the connection is kept."""

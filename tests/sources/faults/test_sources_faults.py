@@ -1,4 +1,4 @@
-"""Sources under faults: away, killed, deaf, full; an error that may pass, no half file, no secret in a text."""
+"""Sources that are unavailable, killed or silent; a full disk: a retriable error, no half file, no secret in a text."""
 
 import asyncio
 import resource
@@ -26,13 +26,13 @@ MANY = "SELECT generate_series(1, 100000000) AS n, repeat('x', 100) AS text"
 
 
 def no_secrets(_name: str) -> str | None:
-    """Know none."""
+    """Return no secret."""
     return None
 
 
 @contextmanager
 def no_file_left(folder: Path) -> Iterator[None]:
-    """Look whether a part is left behind."""
+    """Check that no part is left."""
     yield
     assert list(folder.iterdir()) == []
 
@@ -50,18 +50,18 @@ async def first_of(
 
 
 class Interrupted:
-    """Rows of a source, with something that happens behind the second piece."""
+    """Rows of a source, with something that happens after the second piece."""
 
     def __init__(self, rows: Rows, happens: Callable[[], Awaitable[None]]) -> None:
         self._rows, self._happens = rows, happens
 
     @property
     def columns(self) -> Sequence[Column]:
-        """The source's."""
+        """Return the source's columns."""
         return self._rows.columns
 
     async def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
-        """Give the source's pieces."""
+        """Yield the source's pieces."""
         number = 0
         async for piece in self._rows:
             number += 1
@@ -70,18 +70,18 @@ class Interrupted:
                 await self._happens()
 
 
-async def test_a_source_that_is_away_may_come_back() -> None:
+async def test_a_source_that_is_unavailable_may_be_asked_again() -> None:
     """Nothing listens there; the password is in no text."""
     url = f"postgresql://reader:hidden-word@127.0.0.1:{free_port()}/shop"
     source = Sources({"shop": SourceSettings(url=url)}, no_secrets).get("shop")
-    with pytest.raises(Unavailable) as away:
+    with pytest.raises(Unavailable) as refused:
         await first_of(source, "SELECT 1")
-    assert away.value.code == "source_unavailable"
-    assert "hidden-word" not in repr(away.value) + str(away.value.__context__)
+    assert refused.value.code == "source_unavailable"
+    assert "hidden-word" not in repr(refused.value) + str(refused.value.__context__)
 
 
 async def test_a_wrong_password_is_no_fault_of_the_query(pg_server: PostgresServer) -> None:
-    """Somebody may put it right; it is not repeated."""
+    """An administrator may correct it; the message does not repeat it."""
     url = pg_server.url.replace(pg_server.password, "hidden-word")
     source = Sources({"shop": SourceSettings(url="${env:URL}")}, {"URL": url}.get).get("shop")
     with pytest.raises(Unavailable, match="password authentication failed") as refused:
@@ -90,7 +90,7 @@ async def test_a_wrong_password_is_no_fault_of_the_query(pg_server: PostgresServ
 
 
 async def test_a_server_killed_in_the_middle_leaves_no_file(mortal_postgres: PostgresServer, tmp_path: Path) -> None:
-    """The part is brought again; the server's next life is found although connections were kept."""
+    """The part is retried; the restarted server is found although connections were kept."""
     sources = Sources({"shop": SourceSettings(url=as_reader(mortal_postgres.url))}, no_secrets)
     source = sources.get("shop")
 
@@ -111,7 +111,7 @@ async def test_a_server_killed_in_the_middle_leaves_no_file(mortal_postgres: Pos
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("when", ["connecting", "kept", "reading"])
-async def test_a_server_that_falls_silent_costs_the_query_s_time(pg_server: PostgresServer, when: str) -> None:
+async def test_a_server_that_falls_silent_costs_the_query_s_timeout(pg_server: PostgresServer, when: str) -> None:
     """Not more: neither the connection nor the cancel is waited for without end."""
     async with TcpProxy("127.0.0.1", pg_server.port) as proxy:
         sources = Sources(
@@ -150,7 +150,7 @@ async def test_an_operator_who_ends_the_session_costs_an_attempt(pg_server: Post
 
 
 async def test_a_cancelled_part_leaves_no_file(pg_server: PostgresServer, tmp_path: Path) -> None:
-    """However far it was."""
+    """Wherever it is cancelled."""
     sources = Sources({"shop": SourceSettings(url=as_reader(pg_server.url))}, no_secrets)
     reached = asyncio.Event()
 
@@ -158,12 +158,12 @@ async def test_a_cancelled_part_leaves_no_file(pg_server: PostgresServer, tmp_pa
         if count:
             reached.set()
 
-    async def bring() -> None:
+    async def fetch() -> None:
         async with sources.get("shop").query(MANY, {}, timeout=MINUTE) as rows:
             await write_part(rows, tmp_path / "part", declared={}, progress=counted)
 
     with no_file_left(tmp_path):
-        task = asyncio.create_task(bring())
+        task = asyncio.create_task(fetch())
         await reached.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -172,7 +172,7 @@ async def test_a_cancelled_part_leaves_no_file(pg_server: PostgresServer, tmp_pa
 
 
 async def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
-    """It may have room again."""
+    """Another attempt may find room."""
 
     async def rows() -> AsyncIterator[Mapping[str, Any]]:
         for number in range(200_000):
@@ -218,7 +218,7 @@ async def test_a_source_that_locks_out_is_tried_again(tmp_path: Path) -> None:
 
 
 async def test_a_refused_query_leaves_no_file(pg_server: PostgresServer, tmp_path: Path) -> None:
-    """An error behind the first rows comes through as the server says it."""
+    """An error after the first rows is reported with the server's message."""
     sources = Sources({"shop": SourceSettings(url=as_reader(pg_server.url))}, no_secrets)
     with no_file_left(tmp_path), pytest.raises(Rejected, match="division by zero"):
         async with sources.get("shop").query(

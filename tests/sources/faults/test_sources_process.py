@@ -131,7 +131,7 @@ async def failed(source: FileSource, sql: str, timeout: timedelta = MINUTE) -> T
 
 
 def told(pid: int, name: str) -> str:
-    """Return what the kernel tells of a process."""
+    """Return what the kernel reports of a process."""
     return Path(f"/proc/{pid}/{name}").read_text()
 
 
@@ -231,7 +231,7 @@ async def test_a_process_that_is_killed_is_an_error_to_try_again(source: FileSou
 async def test_a_query_that_the_kernel_kills_for_others_is_tried_again(
     source: FileSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the machine has no memory left these processes go first, whoever took it: it may be a small query."""
+    """The kernel kills these processes first when memory runs out, whichever took it; the query may be small."""
     monkeypatch.setattr(query_process, "killed_for_memory", itertools.count().__next__)
     task = asyncio.create_task(failed(source, DEAF))
     await eventually_async(lambda: source.processes.pids != [])

@@ -83,7 +83,7 @@ async def source(database: Path, spill: Path) -> AsyncIterator[FileSource]:
 
 
 def told(pid: int, name: str) -> str:
-    """Return what the kernel tells of a process."""
+    """Return what the kernel reports of a process."""
     return Path(f"/proc/{pid}/{name}").read_text()
 
 
@@ -262,7 +262,7 @@ async def test_bytes_and_texts_that_are_not_utf_8_come_in_their_places(source: F
 
 
 def test_an_answer_with_a_value_in_no_place_is_none() -> None:
-    """It is not of our program any more."""
+    """Our program writes no such answer."""
     for place in ((1, 0), (0, 1)):
         content = msgspec.msgpack.encode(Rows([(None,)], apart=[(*place, b"x")]))
         assert read_answer(BytesIO(len(content).to_bytes(8) + content)) is None

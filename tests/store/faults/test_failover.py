@@ -64,8 +64,8 @@ def lagging() -> Iterator[Pair]:
 # ---------------------------------------------------------------------- the URL
 
 
-async def test_of_several_servers_the_one_that_takes_writes_is_asked(pair: Pair) -> None:
-    """Whichever comes first, with and without ``target_session_attrs``; the standby alone is none that we work with."""
+async def test_of_several_servers_the_one_that_takes_writes_is_used(pair: Pair) -> None:
+    """Whichever comes first, with and without ``target_session_attrs``; the standby alone is refused."""
     both = f"127.0.0.1:{pair.standby.port},127.0.0.1:{pair.primary.port}"
     user = f"postgresql://postgres:{pair.primary.password}@"
     for url in (pair.url, f"{user}{both}/shop"):
@@ -107,7 +107,7 @@ async def test_a_server_that_is_silent_leaves_time_for_the_next_one(
     ],
 )
 async def test_hosts_ports_and_settings_of_libpq_are_read_as_libpq_reads_them(pair: Pair, form: str) -> None:
-    """By the engine's driver as by that of migrations; a standby that is named first is passed by."""
+    """By the engine's driver as by that of migrations; a standby that is named first is skipped."""
     folders = f"{pair.standby.folder},{pair.primary.folder}"
     ports = {"standby": pair.standby.port, "primary": pair.primary.port}
     url = form.format(user=f"postgres:{pair.primary.password}", folders=folders, **ports)
@@ -118,7 +118,7 @@ async def test_hosts_ports_and_settings_of_libpq_are_read_as_libpq_reads_them(pa
 
 
 def test_a_standby_as_the_only_server_is_named_with_what_to_do(pair: Pair) -> None:
-    """What a name or a virtual address leads to after a failover: one line for each command, and no traceback."""
+    """An address that leads to a standby after a failover: one line for each command, and no traceback."""
     url = f"postgresql://postgres:{pair.primary.password}@127.0.0.1:{pair.standby.port}/shop"
     ports = {"API_BIND": f"127.0.0.1:{free_port()}", "METRICS_BIND": f"127.0.0.1:{free_port()}"}
     for words in (["migrate"], ["jobs", "list"], ["run", "worker", "api"]):
@@ -129,7 +129,7 @@ def test_a_standby_as_the_only_server_is_named_with_what_to_do(pair: Pair) -> No
 
 
 def test_every_command_takes_a_url_of_several_servers(pair: Pair) -> None:
-    """Migrations, jobs and the doctor; a standby as the only server is refused before anything is asked."""
+    """Migrations, jobs and the doctor; a standby as the only server is refused before any statement."""
     env = environment(DATABASE_URL=pair.url)
     for words in (["migrate"], ["jobs", "list", "--json"], ["doctor", "--json"]):
         said = tickwright(*words, env=env)
@@ -164,12 +164,12 @@ def _runs(folder: Path, kind: str) -> list[list[str]]:
 
 
 async def _keep_asking(app: Tickwright, acknowledged: set[int], published: list[int], over: asyncio.Event) -> None:
-    """Schedule and publish, one after the other, and remember what was acknowledged."""
+    """Schedule and publish, one after the other, and record what was acknowledged."""
     number = 0
     while not over.is_set():
         with suppress(TickwrightError, *UNAVAILABLE):
             acknowledged.add((await app.schedule("work", {})).id)
-            await app.publish("pg:news", {"number": number})
+            await app.publish("pg:events", {"number": number})
             published.append(number)
         number += 1
         await asyncio.sleep(0.002)
@@ -374,7 +374,7 @@ async def _is_empty(app: Tickwright) -> bool:
 
 
 async def _arrived(app: Tickwright, numbers: set[int]) -> bool:
-    rows = await app.pool.fetch("SELECT payload FROM tickwright.messages WHERE topic = 'news'")
+    rows = await app.pool.fetch("SELECT payload FROM tickwright.messages WHERE topic = 'events'")
     return numbers <= {int(bytes(row["payload"]).split(b":")[1].strip(b" }")) for row in rows}
 
 

@@ -1,6 +1,6 @@
-"""A connection that has heard the server's last word and not yet its end: the driver's own error, and ours.
+"""A connection that has received the server's last message and not yet its end: the driver's own error, and ours.
 
-It lasts for microseconds as a rule and for as long as a packet is under way on a bad day. asyncpg raises
+It lasts for microseconds as a rule, and for longer where a packet is delayed. asyncpg raises
 ``InternalClientError`` then, which is neither a PostgresError nor an InterfaceError.
 """
 
@@ -22,23 +22,23 @@ TERMINATE = "SELECT pg_terminate_backend($1)"
 
 @pytest.fixture
 async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """A pool of one connection that was thrown out by the server and does not know that it has ended."""
+    """A pool of one connection that the server has ended and that has not received its end."""
     port = int(database_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0])
     other = await asyncpg.connect(database_url)
     async with TcpProxy("127.0.0.1", port) as proxy:
         pool = await open_pool(proxy.rewrite(database_url), max_size=1)
         proxy.hide_ends("to_client")
         pid = await pool.fetchval("SELECT pg_backend_pid()")
-        heard = proxy.flows["to_client"].passed_bytes
+        before = proxy.flows["to_client"].passed_bytes
         await other.execute(TERMINATE, pid)
-        await eventually_async(lambda: proxy.flows["to_client"].passed_bytes > heard, what="the server's last word")
+        await eventually_async(lambda: proxy.flows["to_client"].passed_bytes > before, what="the server's last message")
         yield pool
         pool.terminate()
     await other.close()
 
 
 async def test_the_drivers_own_error_counts_as_a_lost_database(pool: asyncpg.Pool) -> None:
-    """Every loop of ours tries again after it, a worker keeps what it has to write, and a client hears 503."""
+    """Every loop of ours tries again after it, a worker keeps what it has to write, and a client gets 503."""
     with pytest.raises(UNAVAILABLE) as caught:
         await pool.fetchval("SELECT 1")
     assert isinstance(caught.value, asyncpg.InternalClientError), "the state that this test is about"
@@ -47,12 +47,12 @@ async def test_the_drivers_own_error_counts_as_a_lost_database(pool: asyncpg.Poo
     assert problem.code == "database_unavailable"
 
 
-async def test_a_relay_hears_that_an_insert_may_have_been_stored(pool: asyncpg.Pool) -> None:
+async def test_an_insert_that_may_have_been_stored_is_unknown_to_the_relay(pool: asyncpg.Pool) -> None:
     """The broker inside PostgreSQL answers ``Unknown``, and raises nothing that would end the relay."""
     message = Message(id="m1", destination="pg:half", body=b"{}", timeout=timedelta(seconds=5))
     assert isinstance(await PostgresBroker(pool).publish(message), Unknown)
 
 
 async def test_a_half_broken_database_is_not_ready(pool: asyncpg.Pool) -> None:
-    """The probe says no, and raises nothing."""
+    """The probe reports it, and raises nothing."""
     assert not await PostgresBroker(pool).ready()

@@ -35,7 +35,7 @@ def small_queue_url() -> Iterator[str]:
 async def _full(url: str) -> asyncpg.Connection:
     """Fill the queue, until the session that is returned ends: it listens inside a transaction."""
     holder, other = await asyncpg.connect(url), await asyncpg.connect(url)
-    await holder.execute(RELAY_SLEEPS)  # so that whoever writes to the outbox notifies
+    await holder.execute(RELAY_SLEEPS)  # so that inserts into the outbox notify
     await holder.execute("LISTEN tickwright_outbox")
     await holder.execute("BEGIN; SELECT count(*) FROM pg_class")
     with suppress(asyncpg.ProgramLimitExceededError):
@@ -45,8 +45,8 @@ async def _full(url: str) -> asyncpg.Connection:
     return holder
 
 
-async def check_news_wait_for_room(url: str) -> None:
-    """Five answers with news: none is given up, and each has its effect once."""
+async def check_events_wait_for_room(url: str) -> None:
+    """Five answers with events: none is given up, and each has its effect once."""
     holder = await _full(url)
     pool = await open_pool(url, max_size=2)
     async with Courier() as courier:
@@ -64,15 +64,15 @@ async def check_news_wait_for_room(url: str) -> None:
     await pool.close()
 
 
-async def test_news_of_polls_wait_for_room(small_queue_url: str) -> None:
-    """Its error has the SQLSTATE of a value that is too large, but it passes."""
-    await check_news_wait_for_room(small_queue_url)
+async def test_events_of_polls_wait_for_room(small_queue_url: str) -> None:
+    """The error has the SQLSTATE of a value that is too large, but it passes."""
+    await check_events_wait_for_room(small_queue_url)
 
 
-async def test_the_suite_notices_news_that_a_full_queue_loses(
+async def test_the_suite_notices_events_that_a_full_queue_loses(
     small_queue_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the guard: whatever has this SQLSTATE is never written."""
+    """A mutant of the guard: an answer with this SQLSTATE is never written."""
     monkeypatch.setattr(pool_module, "NotificationQueueFullError", asyncpg.ProgramLimitExceededError)
     with pytest.raises(AssertionError, match="an answer was given up"):
-        await check_news_wait_for_room(small_queue_url)
+        await check_events_wait_for_room(small_queue_url)

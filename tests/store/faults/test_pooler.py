@@ -11,7 +11,7 @@ SEEN = "UPDATE tickwright.installation SET created_at = created_at"
 
 
 async def _takes_over(pgbouncer: PgBouncer, database_url: str, *, within: str) -> None:
-    """Whoever holds a row and says nothing more loses it to somebody who waits."""
+    """A transaction that holds a row and sends nothing more loses it to a transaction that waits."""
     pool = await open_pool(pgbouncer.database_url(database_url.rpartition("/")[2]), max_size=1, pooled=True)
     other = await asyncpg.connect(database_url)
     connection = await pool.acquire()
@@ -25,7 +25,7 @@ async def _takes_over(pgbouncer: PgBouncer, database_url: str, *, within: str) -
 
 
 async def test_a_frozen_transaction_behind_a_pooler_ends(pgbouncer: PgBouncer, database_url: str) -> None:
-    """As one of a direct connection does: each transaction brings its own bound."""
+    """As one of a direct connection does: each transaction sets its own bound."""
     await _takes_over(pgbouncer, database_url, within="30s")
 
 

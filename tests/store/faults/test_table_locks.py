@@ -1,6 +1,6 @@
-"""Table locks that a role asks for without a right to them: PostgreSQL gives the lock before it looks at rights.
+"""Table locks that a role asks for without a right to them: PostgreSQL takes the lock before it checks rights.
 
-Behind a weak lock of another session such a request waits as long as that session likes, and everybody behind it.
+Behind a weak lock of another session such a request waits as long as that session likes, and so do all behind it.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ JOB = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (no
 WAITING = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted"
 PATIENCE_S = 60
 ENDED = (asyncpg.AdminShutdownError, asyncpg.ConnectionDoesNotExistError)
-"""What the driver says of a session that was ended, as it heard of it."""
+"""The driver's errors for a session that was ended."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What one session holds in an open transaction, and what another one asks for behind it."""
+    """What one session holds in an open transaction, and what another one requests behind it."""
 
     hold: str
     asks: tuple[str, ...]
@@ -127,7 +127,7 @@ async def _scheduled(url: str, key: str) -> bool:
 async def test_a_lock_without_a_right_is_ended_and_jobs_run_again(
     app_role: AppRole, pool: Pool, tmp_path: Path, table: str
 ) -> None:
-    """Nobody helps: the session that asks is ended and named, and the open transaction of the other one is left."""
+    """Without an operator the requesting session is ended and named; the other one's transaction stays open."""
     ran: list[int] = []
     program = Declarations()
 
@@ -157,7 +157,7 @@ async def test_a_lock_without_a_right_is_ended_and_jobs_run_again(
 
 
 @pytest.mark.parametrize("name", OTHERS)
-async def test_every_kind_of_request_is_seen(app_role: AppRole, pool: Pool, name: str) -> None:
+async def test_every_kind_of_request_is_found(app_role: AppRole, pool: Pool, name: str) -> None:
     """Rules and triggers; on tables, indexes and views."""
     async with under(OTHERS[name], app_role.url) as (holder, asking, _):
         await TableLocks(pool).search()
@@ -166,7 +166,7 @@ async def test_every_kind_of_request_is_seen(app_role: AppRole, pool: Pool, name
         assert await holder.fetchval("SELECT 1") == 1
 
 
-async def test_who_holds_such_a_lock_and_waits_for_another_is_seen(app_role: AppRole, pool: Pool) -> None:
+async def test_a_session_that_holds_such_a_lock_and_waits_for_another_is_found(app_role: AppRole, pool: Pool) -> None:
     """A constraint's trigger has the lock of its table when it asks for the one that it refers to."""
     outside = "information_schema.sql_features"
     queue = Attack(PREPARED.format(outside), (RULE.format(outside),))
@@ -251,7 +251,7 @@ async def crowd(app_role: AppRole, other: asyncpg.Connection) -> AsyncIterator[C
     await asyncio.to_thread(drop, app_role.owner_url, *(f"{name}_{who}" for who in NAMES), f"{name}_owner")
 
 
-async def test_only_who_can_never_have_the_lock_is_ended(crowd: Crowd, pool: Pool) -> None:
+async def test_only_a_session_that_can_never_have_the_lock_is_ended(crowd: Crowd, pool: Pool) -> None:
     """An owner, a migration, a role with a right that such a lock belongs to, and a writer that waits go on."""
     await TableLocks(pool).search()
     assert await crowd.ended({"reader"}) == {"reader"}
@@ -270,13 +270,13 @@ MUTANTS = {
         {"reader", "refers"},
     ),
     "writers are ended": ("'AccessExclusiveLock')", "'AccessExclusiveLock', 'RowExclusiveLock')", {"reader", "writer"}),
-    "nobody is seen": ("k.waits", "false", set()),
+    "no session is found": ("k.waits", "false", set()),
 }
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 async def test_each_condition_is_needed(crowd: Crowd, pool: Pool, mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it others are ended, or nobody is."""
+    """Without it others are ended, or none is."""
     guard, instead, expected = MUTANTS[mutant]
     text = module._SQL["end_table_locks"]
     assert text.count(guard) == 1
@@ -285,10 +285,10 @@ async def test_each_condition_is_needed(crowd: Crowd, pool: Pool, mutant: str, m
     assert await crowd.ended(expected) == expected
 
 
-async def test_nobody_looks_until_a_statement_was_held_up(
+async def test_locks_are_searched_only_after_a_statement_was_held_up(
     other: asyncpg.Connection, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock that could not be had is noted, and one look answers it; the mutant that notes nothing never looks."""
+    """A lock timeout is noted and leads to one search; the mutant that notes nothing never searches."""
     monkeypatch.setattr(HeldUp, "seen_s", float("-inf"))
     locks = TableLocks(pool)
     await pool.execute("SELECT")
@@ -363,7 +363,7 @@ def test_the_doctor_says_of_which_roles_no_session_can_be_ended(plain: Plain) ->
 async def test_a_session_that_cannot_be_ended_is_named_with_the_remedy_until_it_can(
     plain: Plain, tmp_path: Path
 ) -> None:
-    """``/readyz`` has pid, role and what to type; with the role granted to the processes the next look ends it."""
+    """``/readyz`` has pid, role and remedy; once the role is granted to the processes, the next search ends it."""
     settings = settings_of(plain.url, tmp_path, "")
     with capture_logs() as lines:
         async with running(settings, Declarations(), "scheduler") as node:
@@ -378,7 +378,7 @@ async def test_a_session_that_cannot_be_ended_is_named_with_the_remedy_until_it_
                     await superuser.execute(f"GRANT {plain.app.name} TO {plain.owner}")
                 await eventually_async(lambda: _over(asking), PATIENCE_S, what="it is ended")
                 assert isinstance(asking.exception(), ENDED), asking.exception()
-                await eventually_async(lambda: _says(at, "ok"), PATIENCE_S, what="nothing is said any more")
+                await eventually_async(lambda: _says(at, "ok"), PATIENCE_S, what="it is named no more")
     said = [(line["pid"], line["ended"]) for line in lines if line["event"] == "database.table_lock"]
     assert said == [(pid, False), (pid, True)]
 

@@ -96,7 +96,7 @@ def test_ports_that_fit_no_hosts_are_refused(query: str) -> None:
 
 @pytest.mark.parametrize("wanted", ["standby", "read-only", "prefer-standby"])
 def test_a_standby_is_refused_as_our_database(wanted: str) -> None:
-    """What is behind lies: claims and relays read the primary only."""
+    """A standby has old rows: claims and relays read the primary only."""
     with pytest.raises(Rejected, match="asks for a standby"):
         check_primary_url(f"postgresql://h1,h2/d?target_session_attrs={wanted}")
     check_primary_url("postgresql://h1,h2/d?x=1&target_session_attrs=primary")

@@ -1,4 +1,4 @@
-"""What every object store promises, asked of a folder, of an S3 and of a store of Google's kind."""
+"""The promises of every object store, tested on a folder, on S3 and on a store of Google's kind."""
 
 import asyncio
 import hashlib
@@ -71,7 +71,7 @@ BAD_URLS = [
 
 
 def make_file(path: Path, size: int) -> Path:
-    """Write ``size`` bytes that repeat nowhere near."""
+    """Write ``size`` bytes without repetition nearby."""
     path.write_bytes(os.urandom(size))
     return path
 
@@ -85,7 +85,7 @@ async def content(store: ObjectStore, key: str) -> bytes:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_an_object_comes_back_as_it_was_put(object_store: ObjectStore, tmp_path: Path, size: int) -> None:
-    """Every byte, by both ways of reading; and all three say how many there are."""
+    """Every byte, by both ways of reading; and all three calls return the size."""
     source = make_file(tmp_path / "source", size)
     assert await object_store.put_file("reports/17/1-3/users.csv", source) == size
     assert await object_store.size("reports/17/1-3/users.csv") == size
@@ -97,8 +97,8 @@ async def test_an_object_comes_back_as_it_was_put(object_store: ObjectStore, tmp
     )
 
 
-async def test_an_object_is_read_from_the_byte_that_is_asked_for(object_store: ObjectStore, tmp_path: Path) -> None:
-    """What is before it is not read, and there is nothing behind the end."""
+async def test_an_object_is_read_from_a_given_byte(object_store: ObjectStore, tmp_path: Path) -> None:
+    """Bytes before it are not read, and there is nothing after the end."""
     size = PART + MIB + 3
     data = make_file(tmp_path / "source", size).read_bytes()
     await object_store.put_file("one", tmp_path / "source")
@@ -116,8 +116,8 @@ async def test_an_object_is_replaced_as_a_whole(object_store: ObjectStore, tmp_p
         assert await content(object_store, "one") == source.read_bytes()
 
 
-async def test_what_is_not_there_is_missing(object_store: ObjectStore, tmp_path: Path) -> None:
-    """``size`` says ``None``; reading says ``object_missing`` and leaves no file."""
+async def test_an_absent_object_is_missing(object_store: ObjectStore, tmp_path: Path) -> None:
+    """``size`` returns ``None``; reading raises ``object_missing`` and leaves no file."""
     await object_store.put_file("a/b", make_file(tmp_path / "source", 3))
     for key in ("nothing", "a", "a/b/c", "a/bc"):
         assert await object_store.size(key) is None
@@ -131,7 +131,7 @@ async def test_what_is_not_there_is_missing(object_store: ObjectStore, tmp_path:
 
 
 async def test_deleted_objects_are_gone(object_store: ObjectStore, tmp_path: Path) -> None:
-    """All that are named and no other; what is not there is no error, and neither is nothing at all."""
+    """All named ones and no others; a missing object is no error, and neither is an empty list."""
     source = make_file(tmp_path / "source", 3)
     for key in ("a/1", "a/2", "a/b/3", "c"):
         await object_store.put_file(key, source)
@@ -141,8 +141,8 @@ async def test_deleted_objects_are_gone(object_store: ObjectStore, tmp_path: Pat
     assert sorted(await object_store.listing("", 10)) == [StoredObject("a/2", 3), StoredObject("c", 3)]
 
 
-async def test_a_listing_holds_what_is_below_its_prefix(object_store: ObjectStore, tmp_path: Path) -> None:
-    """Below means behind a slash; a limit holds."""
+async def test_a_listing_has_the_objects_below_its_prefix(object_store: ObjectStore, tmp_path: Path) -> None:
+    """Below means after a slash; a limit holds."""
     source = make_file(tmp_path / "source", 3)
     for key in ("r/1/a", "r/1/b/c", "r/10/a", "r/1", "s"):
         if key != "r/1" or "file" not in object_store.address(""):  # a folder cannot be a file as well
@@ -156,7 +156,7 @@ async def test_a_listing_holds_what_is_below_its_prefix(object_store: ObjectStor
 
 
 async def test_names_are_kept_as_they_are(object_store: ObjectStore, tmp_path: Path) -> None:
-    """Whatever a person calls a report: the key that is listed is the key that was put, and can be read by it."""
+    """Whatever the name of a report: the key that is listed is the key that was put, and can be read by it."""
     for number, name in enumerate(STRANGE_NAMES):
         source = make_file(tmp_path / "source", number + 1)
         await object_store.put_file(f"reports/{name}", source)
@@ -168,8 +168,8 @@ async def test_names_are_kept_as_they_are(object_store: ObjectStore, tmp_path: P
 
 
 @pytest.mark.parametrize("key", BAD_KEYS)
-async def test_a_key_that_could_leave_its_place_is_refused(object_store: ObjectStore, tmp_path: Path, key: str) -> None:
-    """By every method, before anything happens: keys are ours, so it is our mistake."""
+async def test_a_key_that_could_leave_the_store_is_refused(object_store: ObjectStore, tmp_path: Path, key: str) -> None:
+    """By every method, before any effect: keys are ours, so it is a defect."""
     source = make_file(tmp_path / "source", 1)
     calls = [
         object_store.put_file(key, source),
@@ -185,10 +185,10 @@ async def test_a_key_that_could_leave_its_place_is_refused(object_store: ObjectS
     assert not (tmp_path / "back").exists()
 
 
-async def test_a_link_is_read_by_anybody_and_saved_under_the_objects_name(
+async def test_a_link_needs_no_credentials_and_saves_under_the_objects_name(
     object_store: ObjectStore, tmp_path: Path
 ) -> None:
-    """A bucket's link needs no credentials and serves an attachment; a folder has none."""
+    """A bucket's link serves an attachment; a folder has no links."""
     source = make_file(tmp_path / "source", PART + 1)
     await object_store.put_file("reports/ü 1.csv", source)
     link = await object_store.link("reports/ü 1.csv", lasts=timedelta(minutes=5))
@@ -208,7 +208,7 @@ async def test_a_link_is_read_by_anybody_and_saved_under_the_objects_name(
 
 
 async def test_a_key_of_another_account_is_refused(gcs_server: GcsServer, tmp_path: Path) -> None:
-    """Requests and links are signed by the account's key, so a key that Google did not hand out does nothing."""
+    """Requests and links are signed by the account's key, so another key is refused."""
     stranger = {**GcsServer().environment, "STORAGE_EMULATOR_HOST": gcs_server.url}
     store = open_store(f"gs://{BUCKET}/other", stranger)
     with pytest.raises(Rejected) as refused:
@@ -221,7 +221,7 @@ async def test_a_key_of_another_account_is_refused(gcs_server: GcsServer, tmp_pa
 
 
 async def test_many_calls_at_once_do_not_disturb_each_other(object_store: ObjectStore, tmp_path: Path) -> None:
-    """Twenty files go up, come down and are deleted at the same time."""
+    """Twenty files are uploaded, downloaded and deleted at the same time."""
 
     async def one(number: int) -> None:
         source = make_file(tmp_path / f"source{number}", 100_000 + number)
@@ -233,8 +233,8 @@ async def test_many_calls_at_once_do_not_disturb_each_other(object_store: Object
     assert await object_store.listing("many", 100) == []
 
 
-async def test_a_file_that_is_not_there_is_our_mistake(object_store: ObjectStore, tmp_path: Path) -> None:
-    """Neither the store's fault nor something to try again; the same where a file cannot be written."""
+async def test_a_missing_local_file_is_a_defect(object_store: ObjectStore, tmp_path: Path) -> None:
+    """It is neither a fault of the store nor worth a retry; the same where a file cannot be written."""
     with pytest.raises(InvariantBroken, match="No such file"):
         await object_store.put_file("a", tmp_path / "nothing")
     await object_store.put_file("a", make_file(tmp_path / "source", 1))
@@ -244,7 +244,7 @@ async def test_a_file_that_is_not_there_is_our_mistake(object_store: ObjectStore
 
 @pytest.mark.matrix
 async def test_the_event_loop_goes_on_during_a_large_transfer(object_store: ObjectStore, tmp_path: Path) -> None:
-    """64 MiB up and down: the loop turns all the while. A transfer in the loop itself would leave it a turn or two."""
+    """64 MiB up and down: the loop runs all the while. A transfer in the loop itself would block it."""
     source = make_file(tmp_path / "source", 64 * MIB)
     loop = asyncio.get_running_loop()
     over, turns = asyncio.Event(), 0
@@ -267,7 +267,7 @@ async def test_the_event_loop_goes_on_during_a_large_transfer(object_store: Obje
 
 @pytest.mark.parametrize("url", BAD_URLS)
 def test_a_url_that_is_no_object_store_is_refused(url: str) -> None:
-    """At once, with the forms that are possible, and without repeating what may be secret; the settings say it too."""
+    """At once, with the possible forms, and without repeating what may be secret; settings refuse it, too."""
     with pytest.raises(Rejected) as refusal:
         open_store(url, {})
     assert refusal.value.code == "invalid_object_store"
@@ -280,8 +280,8 @@ def test_a_url_that_is_no_object_store_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["http://user:hush@host", "localhost:9000", "ftp://hush", "https://"])
-def test_an_endpoint_that_is_unusable_is_refused(endpoint: str) -> None:
-    """A password in it would end in logs."""
+def test_an_unusable_endpoint_is_refused(endpoint: str) -> None:
+    """A password in it would be logged."""
     with pytest.raises(Rejected, match="AWS_ENDPOINT_URL") as refusal:
         open_store("s3://bucket/x", {"AWS_ENDPOINT_URL": endpoint})
     assert refusal.value.code == "invalid_object_store"
@@ -299,13 +299,13 @@ def test_an_endpoint_that_is_unusable_is_refused(endpoint: str) -> None:
         ("gs://bucket/x", "gs://bucket/x/a/b"),
     ],
 )
-def test_an_address_says_where_an_object_is(url: str, address: str) -> None:
-    """As the setting has it, with the key behind it."""
+def test_an_address_is_the_setting_with_the_key(url: str, address: str) -> None:
+    """It shows where an object is."""
     assert parse_place(url).address("a/b") == address
 
 
 async def test_without_a_setting_files_are_kept_in_the_home(tmp_path: Path) -> None:
-    """In the folder ``objects``, made when it is needed, for nobody else to read; strange names of homes included."""
+    """In the folder ``objects``, created when needed with rights for its owner only; also in a home of any name."""
     home = tmp_path / "a home#1 %20ü"
     settings = load_settings(home=home)
     store = LazyObjects(objects_url(settings), {})
@@ -318,15 +318,15 @@ async def test_without_a_setting_files_are_kept_in_the_home(tmp_path: Path) -> N
 
 
 async def test_a_store_that_opens_with_its_first_call_reads_from_a_byte_on_too(tmp_path: Path) -> None:
-    """As processes have it that serve files."""
+    """As in processes that serve files."""
     store = LazyObjects(objects_url(load_settings(home=tmp_path / "home")), {})
     data = make_file(tmp_path / "source", 5).read_bytes()
     await store.put_file("r", tmp_path / "source")
     assert b"".join([piece async for piece in store.read("r", 3)]) == data[3:]
 
 
-async def test_a_setting_says_where_files_are_kept(tmp_path: Path) -> None:
-    """The folder of the setting, and none in the home."""
+async def test_files_are_kept_where_the_setting_says(tmp_path: Path) -> None:
+    """In the folder of the setting, and none in the home."""
     settings = load_settings(home=tmp_path / "home", object_store=(tmp_path / "there").as_uri())
     store = LazyObjects(objects_url(settings), {})
     await store.put_file("r", make_file(tmp_path / "source", 5))

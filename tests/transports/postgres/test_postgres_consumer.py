@@ -1,4 +1,4 @@
-"""Consuming the in-PostgreSQL transport: leases, fences and the limit of deliveries."""
+"""Consumers of the transport inside PostgreSQL: leases, fences and the limit of deliveries."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def send(pool: asyncpg.Pool, count: int, topic: str = "polls") -> None:
 
 
 async def test_a_delivery_has_what_was_sent(pool: asyncpg.Pool) -> None:
-    """Id, key, headers, type and bytes come out as they went in, and another topic sees nothing."""
+    """Id, key, headers, type and bytes are as they were sent, and another topic has nothing."""
     await send(pool, 1)
     (one,) = await PostgresConsumer(pool, "polls").take(10)
     assert (one.id, one.key, one.headers, one.body) == ("m_0", "k", {"a": "b"}, b"0")
@@ -38,7 +38,7 @@ async def test_a_delivery_has_what_was_sent(pool: asyncpg.Pool) -> None:
 
 
 async def test_competing_consumers_never_hold_the_same_message(pool: asyncpg.Pool) -> None:
-    """Eight takers at once share 200 messages without a double, and each message once."""
+    """Eight concurrent consumers take 200 messages, each once."""
     await send(pool, 200)
 
     async def taker() -> list[TopicDelivery]:
@@ -54,7 +54,7 @@ async def test_competing_consumers_never_hold_the_same_message(pool: asyncpg.Poo
 
 
 async def test_a_message_whose_lease_ended_is_delivered_again_and_the_old_fence_is_void(pool: asyncpg.Pool) -> None:
-    """A consumer that slept too long can neither ack, nack, release nor renew."""
+    """A consumer that outlives its lease can neither ack, nack, release nor renew."""
     await send(pool, 1)
     (late,) = await PostgresConsumer(pool, "polls", lease=OVER).take(1)
     holder = PostgresConsumer(pool, "polls")
@@ -71,7 +71,7 @@ async def test_a_message_whose_lease_ended_is_delivered_again_and_the_old_fence_
 
 
 async def test_a_failed_message_comes_back_until_it_is_dead(pool: asyncpg.Pool) -> None:
-    """The last allowed delivery that fails makes it dead, with the error; others are not held up."""
+    """After the last allowed delivery it is dead, with the error; others are not blocked."""
     await send(pool, 1)
     consumer = PostgresConsumer(pool, "polls", deliveries_max=3)
     for attempt in (1, 2, 3):
@@ -84,7 +84,7 @@ async def test_a_failed_message_comes_back_until_it_is_dead(pool: asyncpg.Pool) 
 
 
 async def test_a_message_that_kills_its_consumers_dies_too(pool: asyncpg.Pool) -> None:
-    """Leases that end without a word count as deliveries, so a poison message is not delivered for ever."""
+    """Leases that expire count as deliveries, so a poison message is not delivered for ever."""
     await send(pool, 1)
     consumer = PostgresConsumer(pool, "polls", lease=OVER, deliveries_max=3)
     taken = [await consumer.take(1) for _ in range(5)]
@@ -93,7 +93,7 @@ async def test_a_message_that_kills_its_consumers_dies_too(pool: asyncpg.Pool) -
 
 
 async def test_a_release_costs_no_delivery(pool: asyncpg.Pool) -> None:
-    """What was not started is given back as it was, and its holder holds it no more."""
+    """A message that was not started is released unchanged, and its consumer holds it no more."""
     await send(pool, 1)
     consumer = PostgresConsumer(pool, "polls", deliveries_max=1)
     for _ in range(3):
@@ -104,7 +104,7 @@ async def test_a_release_costs_no_delivery(pool: asyncpg.Pool) -> None:
 
 
 async def test_a_delay_after_a_nack_is_kept(pool: asyncpg.Pool) -> None:
-    """Nobody gets the message before its time."""
+    """No consumer gets the message before its time."""
     await send(pool, 1)
     consumer = PostgresConsumer(pool, "polls")
     (one,) = await consumer.take(1)
@@ -113,7 +113,7 @@ async def test_a_delay_after_a_nack_is_kept(pool: asyncpg.Pool) -> None:
 
 
 async def test_a_resend_is_no_second_message_until_the_purge(pool: asyncpg.Pool) -> None:
-    """A finished message still guards its id; purging it ends that, and spares the dead."""
+    """A finished message still guards its id; purging it ends that, and spares dead ones."""
     await send(pool, 2)
     consumer = PostgresConsumer(pool, "polls", deliveries_max=1)
     done, failed = await consumer.take(2)

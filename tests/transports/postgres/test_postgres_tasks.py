@@ -1,4 +1,4 @@
-"""Tasks of fan-out inside PostgreSQL: in hand under a lease, put back, buried, and dead letters that can live again."""
+"""Tasks of fan-out inside PostgreSQL: held under a lease, released, dead-lettered, and requeued."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,12 +35,12 @@ async def consumer(
 
 
 async def take(source: PostgresTaskQueue) -> Delivery:
-    """Take the next message, within some seconds."""
+    """Take the next message within some seconds."""
     return await asyncio.wait_for(source.take(), 10)
 
 
-async def test_no_more_are_in_hand_than_there_are_slots(pool: Pool, queue: PgFanout) -> None:
-    """What one consumer has no slot for is another one's."""
+async def test_a_consumer_takes_no_more_messages_than_it_has_slots(pool: Pool, queue: PgFanout) -> None:
+    """Messages without a slot in one consumer go to another one."""
     await queue.put("a", "b", "c", "d")
     async with consumer(pool, queue, slots=2) as one, consumer(pool, queue, slots=2) as other:
         taken = [await take(source) for source in (one, one, other, other)]
@@ -55,8 +55,8 @@ async def test_no_more_are_in_hand_than_there_are_slots(pool: Pool, queue: PgFan
     )
 
 
-async def test_what_is_in_hand_stays_in_hand_however_long_it_takes(pool: Pool, queue: PgFanout) -> None:
-    """The lease is renewed: nobody else gets it after several of its lengths."""
+async def test_a_message_stays_with_its_consumer_however_long_it_takes(pool: Pool, queue: PgFanout) -> None:
+    """The lease is renewed: no other consumer gets it after several of its lengths."""
     await queue.put("a")
     async with consumer(pool, queue) as one, consumer(pool, queue) as other:
         held = await take(one)
@@ -69,7 +69,7 @@ async def test_what_is_in_hand_stays_in_hand_however_long_it_takes(pool: Pool, q
 
 
 async def test_a_dead_consumers_message_comes_back(pool: Pool, queue: PgFanout) -> None:
-    """Its lease ends, the next one has it, and what the dead one still says changes nothing."""
+    """Its lease expires, the next consumer has it, and later calls of the dead one change nothing."""
     await queue.put("a")
     dead = PostgresTaskQueue(pool, queue.names.queue, slots=1, lease=SHORT)
     running_dead = asyncio.create_task(dead.run())
@@ -86,7 +86,7 @@ async def test_a_dead_consumers_message_comes_back(pool: Pool, queue: PgFanout) 
 
 
 async def test_a_delay_keeps_everything_and_costs_no_delivery(pool: Pool, queue: PgFanout) -> None:
-    """It comes again after its time, with one delay more."""
+    """It comes again after its time, with one more delay."""
     await queue.put("a", body=b"body")
     async with consumer(pool, queue) as source:
         first = await take(source)
@@ -98,8 +98,8 @@ async def test_a_delay_keeps_everything_and_costs_no_delivery(pool: Pool, queue:
         assert await source.ack(second)
 
 
-async def test_what_is_handed_out_too_often_is_dead(pool: Pool, queue: PgFanout) -> None:
-    """A message over which consumers die is put aside by itself, and says so."""
+async def test_a_message_that_is_delivered_too_often_is_dead(pool: Pool, queue: PgFanout) -> None:
+    """A message over which consumers die is dead-lettered with that reason, by itself."""
     await queue.put("a", "b")
     await pool.execute("UPDATE tickwright.messages SET deliveries = $1 WHERE message_id = 'a'", DELIVERIES_MAX)
     async with consumer(pool, queue) as source:
@@ -108,8 +108,8 @@ async def test_what_is_handed_out_too_often_is_dead(pool: Pool, queue: PgFanout)
     assert (dead.message_id, dead.reason) == ("a", "delivery_limit")
 
 
-async def test_what_is_buried_can_be_looked_at_and_put_back(pool: Pool, queue: PgFanout) -> None:
-    """With its reason and words, in order; put back it is as if it were new."""
+async def test_dead_letters_can_be_listed_and_requeued(pool: Pool, queue: PgFanout) -> None:
+    """With reason and text, in order; a requeued one is like a new one."""
     await queue.put("a", "b", "c", body=b"\x00not json")
     async with consumer(pool, queue) as source:
         for reason in ("one", "two", "three"):
@@ -122,7 +122,7 @@ async def test_what_is_buried_can_be_looked_at_and_put_back(pool: Pool, queue: P
         ]
         assert dead[0].text.startswith("because  of one")
         assert dead[0].died_at_s is not None
-        assert await queue.dead.requeue(10, message_ids=["c", "nobody"]) == ["c"]
+        assert await queue.dead.requeue(10, message_ids=["c", "unknown"]) == ["c"]
         back = await take(source)
         assert (back.message_id, back.deliveries, back.delays, back.headers) == ("c", 1, 0, {})
         assert await source.ack(back)
@@ -130,8 +130,8 @@ async def test_what_is_buried_can_be_looked_at_and_put_back(pool: Pool, queue: P
         assert (await queue.dead.peek(1)).total == 0
 
 
-async def test_a_stop_gives_back_what_nobody_has_begun(pool: Pool, queue: PgFanout) -> None:
-    """It is there for others at once and costs no delivery."""
+async def test_a_stop_releases_messages_that_were_not_begun(pool: Pool, queue: PgFanout) -> None:
+    """Others can take them at once, and they cost no delivery."""
     await queue.put("a", "b")
     async with consumer(pool, queue, slots=2, lease=timedelta(minutes=5)) as source:
         held = await take(source)
@@ -143,12 +143,12 @@ async def test_a_stop_gives_back_what_nobody_has_begun(pool: Pool, queue: PgFano
 
 
 async def free(queue: PgFanout) -> bool:
-    """Whether one message is there for anybody."""
+    """Return whether one message is free."""
     return await queue.count(queue.names.queue) == 1
 
 
-async def test_without_the_database_nothing_is_said_and_nothing_raised(database_url: str, pool: Pool) -> None:
-    """A word that cannot be said is a false; dead letters say that the database is away."""
+async def test_without_the_database_calls_return_false_and_dead_letters_raise(database_url: str, pool: Pool) -> None:
+    """An ack that cannot be written is false; listing dead letters raises that the database is unavailable."""
     queue = PgFanout(pool)
     await queue.put("a")
     own = await open_pool(database_url, max_size=2)

@@ -16,10 +16,10 @@ SELECT n, 18 + (n::bigint * 7919) % 63, 1000 + (n::bigint * 104729) % 8000, (ARR
   FROM generate_series(1, $1::integer) AS n;
 
 -- name: expected
--- Who has to be selected, in plain SQL.
+-- The clients that have to be selected, in plain SQL.
 SELECT id::text FROM public.clients WHERE age > 25 AND income > 3000 AND country = 'UK';
 
--- name: everybody
+-- name: all_clients
 -- The same of an expression that selects all.
 SELECT id::text FROM public.clients;
 
@@ -54,7 +54,7 @@ SELECT client_id FROM tickwright.execution_actions WHERE execution_id = $1;
 CREATE TABLE public.bench_left (client_id text COLLATE "C" NOT NULL, execution_id bigint NOT NULL);
 
 -- name: take_messages
--- Take what waits in the outbox, as a relay does, and keep whom it is about. Index: outbox_pkey.
+-- Take what waits in the outbox, as a relay does, and keep the client that it is about. Index: outbox_pkey.
 WITH gone AS (
   DELETE FROM tickwright.outbox WHERE id IN (SELECT id FROM tickwright.outbox ORDER BY id LIMIT 50000 FOR UPDATE SKIP LOCKED)
   RETURNING payload ->> 'client_id' AS client_id, (payload ->> 'execution_id')::bigint AS execution_id
@@ -70,7 +70,7 @@ SELECT count(*) FROM tickwright.execution_chunks WHERE execution_id = $1 AND sta
 SELECT client_id, count(*) FROM public.bench_left WHERE execution_id = $1 GROUP BY client_id;
 
 -- name: put_campaigns
--- $1 campaigns whose first of $2 hourly occurrences was so many hours ago, less half of one; nobody has dealt with any.
+-- $1 campaigns whose first of $2 hourly occurrences was so many hours ago, less half of one; none has an execution.
 WITH made AS (
   INSERT INTO tickwright.batches (name, kind, type, status, date_time_execution, restartable, restartable_unit, restartable_unit_type, overlap, misfire,
     misfire_max, next_slot_at)
@@ -91,16 +91,16 @@ SELECT pg_advisory_lock(7);
 -- All of them begin at once.
 SELECT pg_advisory_unlock(7);
 
--- name: let_all
--- Whatever has happened, nobody waits any more.
+-- name: unlock_all
+-- Release every lock of the session, so that no producer waits any longer.
 SELECT pg_advisory_unlock_all();
 
 -- name: wait_start
--- Waits until everybody is there.
+-- Waits until all producers are there.
 SELECT pg_advisory_lock_shared(7);
 
 -- name: waiting
--- Who waits at that lock.
+-- How many sessions wait at that lock.
 SELECT count(*) FROM pg_locks
  WHERE locktype = 'advisory' AND objid = 7 AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
 

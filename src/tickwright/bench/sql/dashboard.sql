@@ -36,7 +36,7 @@ END $$;
 SELECT count(public.put_history($1::integer, days_ago)) FROM generate_series(1, 7) AS days_ago;
 
 -- name: finish_slices
--- What was selected in turns that have passed was published and polled, but for one in fifty of what one partner has.
+-- Polls of time slots that have passed were published and polled, but for one in fifty of one partner's.
 UPDATE tickwright.poll_slices SET published = selected, polled = selected - CASE WHEN partner_no = 1 THEN selected / 50 ELSE 0 END;
 
 -- name: put_freshness
@@ -55,7 +55,7 @@ SELECT account_no, minutes, from_at, from_at + kept, 200, 200 - account_no % 3, 
     SELECT 1440, date_bin('1 day', now(), 'epoch') - n * interval '1 day', interval '31 days' FROM generate_series(1, 30) AS n) AS spans;
 
 -- name: settle_partners
--- Partners have a rate, and places at work.
+-- Partners have a rate and a concurrency.
 UPDATE tickwright.partners SET settings = '{"rate": "1000/s", "concurrency": 200}';
 
 -- name: put_waiting_polls
@@ -65,7 +65,7 @@ SELECT now() - n * interval '1 second', n % 120, p.partner_no, ARRAY[n], ARRAY[1
   FROM generate_series(1, 2000) AS n CROSS JOIN tickwright.partners AS p;
 
 -- name: put_outbox
--- Messages to five destinations, of which one is away.
+-- Messages to five destinations, of which one fails.
 INSERT INTO tickwright.outbox (destination, payload, attempts, next_at, error_message)
 SELECT 'amqp:shop.' || n % 5, '{"n": 1}', CASE WHEN n % 5 = 0 THEN 4 ELSE 0 END,
        CASE WHEN n % 5 = 0 THEN now() + interval '1 hour' ELSE '-infinity' END, CASE WHEN n % 5 = 0 THEN 'no route' END
@@ -84,7 +84,7 @@ SELECT 'account_lag', 'a' || n, CASE WHEN n % 3 = 0 THEN 'critical' ELSE 'warnin
   FROM generate_series(1, 20000) AS n;
 
 -- name: put_audit
--- Who did what, many times.
+-- Many actions of one operator.
 INSERT INTO tickwright.audit (actor, action, subject, before, after)
 SELECT 'Ada', CASE WHEN n % 2 = 0 THEN 'jobs.cancel' ELSE 'accounts.put' END, 'thing ' || n, '{"a": 1}', '{"a": 2}'
   FROM generate_series(1, 50000) AS n;
@@ -108,7 +108,7 @@ SELECT module, date_bin('15 minutes', now(), 'epoch') - n * interval '15 minutes
   FROM unnest('{LOCATIONS,CDRS}'::text[]) AS module, generate_series(0, 2800) AS n;
 
 -- name: make_clients
--- Whom the campaigns are about.
+-- The clients that the campaigns are about.
 CREATE TABLE public.clients (id bigint PRIMARY KEY, age bigint NOT NULL);
 
 -- name: put_clients

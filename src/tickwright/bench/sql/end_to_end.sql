@@ -1,7 +1,7 @@
--- name: open_books
--- What the bench itself writes down: who stands where when it begins, and every row that was ever in the outbox. Reads all
--- trackers once.
-CREATE TABLE bench_standing AS
+-- name: make_records
+-- The bench's own tables: the trackers of each time slot when it begins, and every row that was ever in the outbox. Reads
+-- all trackers once.
+CREATE TABLE bench_slots AS
 SELECT s.slot_id, s.interval_minutes, s.next_due_at AS first_due_at, coalesce(t.trackers, 0) AS trackers
   FROM tickwright.poll_slots s
   LEFT JOIN (SELECT place / 60 AS slot_id, count(*) AS trackers FROM tickwright.trackers WHERE place IS NOT NULL GROUP BY 1) AS t USING (slot_id);
@@ -11,11 +11,11 @@ CREATE TABLE bench_due (
 );
 
 -- name: note_first_turns
--- When each slot has its first turn.
-UPDATE bench_standing b SET first_due_at = s.next_due_at FROM tickwright.poll_slots s WHERE s.slot_id = b.slot_id;
+-- When each time slot is first due.
+UPDATE bench_slots b SET first_due_at = s.next_due_at FROM tickwright.poll_slots s WHERE s.slot_id = b.slot_id;
 
 -- name: note_outbox
--- A row waits for a minute before it is released; whoever looks more often sees every one.
+-- A row waits for a minute before it is released: reading more often than that misses none.
 INSERT INTO bench_due (id, release_at, due_at, slot_id, partner_no, polls)
 SELECT id, release_at, due_at, slot_id, partner_no, cardinality(ids) FROM tickwright.scheduler_outbox o
  WHERE NOT EXISTS (SELECT FROM bench_due b WHERE b.id = o.id);
@@ -26,11 +26,11 @@ SELECT (SELECT coalesce(sum(polls), 0) FROM bench_due WHERE release_at <= clock_
        - (SELECT coalesce(sum(polled + superseded), 0) FROM tickwright.poll_slices WHERE due_at >= $1)::bigint;
 
 -- name: due
--- Polls that were due from $1 to before $2: what was selected, and for a turn that was not, who stood there; and how many
--- such turns there are, and the first of them.
+-- Polls that were due from $1 to before $2: what was selected, and for a time slot that was not selected, its trackers; and
+-- how many such slots there are, and the first of them.
 WITH turn AS (
   SELECT b.slot_id, b.trackers, at.due_at
-    FROM bench_standing b CROSS JOIN LATERAL generate_series(b.first_due_at, $2::timestamptz, make_interval(mins => b.interval_minutes)) AS at (due_at)
+    FROM bench_slots b CROSS JOIN LATERAL generate_series(b.first_due_at, $2::timestamptz, make_interval(mins => b.interval_minutes)) AS at (due_at)
    WHERE at.due_at >= $1 AND at.due_at < $2
 ), selected AS (
   SELECT slot_id, due_at, sum(selected) AS polls FROM tickwright.poll_slices
@@ -69,7 +69,7 @@ WITH done AS (
 SELECT min(due.due_at) FROM due LEFT JOIN done USING (slot_id, due_at, partner_no) WHERE coalesce(done.polls, 0) < due.polls;
 
 -- name: unseen
--- Polls due from $1 to before $2 that were selected and that the bench's own books do not have: none, if it looked often
+-- Polls due from $1 to before $2 that were selected and that the bench has not recorded: none, if it read the outbox often
 -- enough.
 SELECT coalesce((SELECT sum(selected) FROM tickwright.poll_slices WHERE due_at >= $1 AND due_at < $2), 0)::bigint
        - coalesce((SELECT sum(polls) FROM bench_due WHERE due_at >= $1 AND due_at < $2), 0)::bigint;

@@ -25,7 +25,7 @@ SELECT json_object_agg(relname, coalesce(seq_scan, 0) + coalesce(idx_scan, 0) + 
 SELECT count(*) FROM tickwright.workers WHERE 'scheduler' = ANY (roles) AND lost_at IS NULL;
 
 -- name: hold_leases
--- Hold the leases of the rounds that look at the tables of fan-out now and then, for an hour: only the schedulers are
+-- Hold the leases of the rounds that read the tables of fan-out now and then, for an hour: only the schedulers are
 -- to be seen in the statistics.
 INSERT INTO tickwright.job_config (job_name, running, owner, version, lease_until)
 SELECT name, true, 'bench', 1, clock_timestamp() + interval '1 hour' FROM unnest($1::text[]) AS name
@@ -33,6 +33,6 @@ SELECT name, true, 'bench', 1, clock_timestamp() + interval '1 hour' FROM unnest
    SET running = true, owner = excluded.owner, version = job_config.version + 1, lease_until = excluded.lease_until
 RETURNING job_name;
 
--- name: give_leases_back
--- Nobody's from now on.
+-- name: release_leases
+-- Release the leases that the bench holds.
 UPDATE tickwright.job_config SET running = false, owner = NULL, lease_until = NULL WHERE owner = 'bench' RETURNING job_name;

@@ -14,7 +14,7 @@ SELECT ($2::integer[])[1 + floor(random() * cardinality($2::integer[]))], ($3::s
   FROM generate_series(1, $1::integer) AS n;
 
 -- name: end_at_random
--- A share of all trackers ends, wherever they stand.
+-- A share of all trackers ends, on whatever wheel they are.
 UPDATE tickwright.trackers SET place = NULL, ended_at = now(), status = 'Delivered'
  WHERE place IS NOT NULL AND id BETWEEN $2 AND $3 AND random() < $1::float8;
 
@@ -27,7 +27,7 @@ SELECT coalesce(min(id), 0) AS first, coalesce(max(id), 0) AS last FROM tickwrig
 TRUNCATE tickwright.scheduler_outbox;
 
 -- name: write_results
--- What consumers would write for every poll that waits: the ledger, and news of one in twenty.
+-- What consumers would write for every poll that waits: the ledger, and a new status of one in twenty.
 WITH polls AS (
   DELETE FROM tickwright.scheduler_outbox RETURNING slot_id, due_at, partner_no, ids
 ), done AS (
@@ -38,7 +38,7 @@ UPDATE tickwright.trackers t SET status = 'moved' || $1::text, status_at = now()
  WHERE t.id = ANY (ARRAY (SELECT id FROM polls CROSS JOIN LATERAL unnest(ids) AS x (id) WHERE id % 20 = $1::integer % 20));
 
 -- name: begin_turns
--- Every slot's next turn is its first one at $1 or later, as if it had been made long before.
+-- Every slot is next due at its first minute at $1 or later, as if it had been made long before.
 UPDATE tickwright.poll_slots
    SET next_due_at = next_due_at + ceil(date_part('epoch', $1::timestamptz - next_due_at) / (60 * interval_minutes))
                                    * make_interval(mins => interval_minutes);
@@ -60,7 +60,7 @@ SELECT due_at, s.slot_id, p.partner_no, s.interval_minutes, 60, 60, 60, '{10,10,
     ON CONFLICT DO NOTHING;
 
 -- name: bucket_loads
--- How many trackers stand in each ten seconds of each wheel, by partner.
+-- How many trackers there are in each ten seconds of each wheel, by partner.
 SELECT s.interval_minutes, (date_part('epoch', s.next_due_at) / 60)::bigint % s.interval_minutes AS minute,
        t.place % 60 / 10 AS bucket, t.partner_no, count(*) AS trackers
   FROM tickwright.trackers t JOIN tickwright.poll_slots s ON s.slot_id = t.place / 60

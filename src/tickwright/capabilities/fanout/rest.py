@@ -12,7 +12,7 @@ from tickwright.capabilities.fanout.entities.schemas import (
     EntityExplanation,
     EntityLine,
     EntityRequest,
-    EntityStanding,
+    EntityState,
     EntityView,
     ModuleDetail,
     ModuleRequest,
@@ -154,7 +154,7 @@ def _matrix(router: APIRouter, service: FanoutService, gate: Gate) -> None:
         """Return modules against windows: the counts of each window, the newest first, at most 500 of a module."""
         return answer(await service.matrix.windows(module, hours))
 
-    @router.get("/v1/fanout/entities", tags=tags, dependencies=viewer, **answers(Page[EntityStanding]))
+    @router.get("/v1/fanout/entities", tags=tags, dependencies=viewer, **answers(Page[EntityState]))
     async def entity_matrix(
         module: ModuleName = None,
         enabled: Annotated[bool | None, Query()] = None,

@@ -11,7 +11,7 @@ from tickwright.capabilities.fanout.entities.modules import Modules
 from tickwright.capabilities.fanout.entities.schemas import (
     DeadTaskPage,
     DeadTaskView,
-    EntityStanding,
+    EntityState,
     MatrixWindow,
     ModuleWindows,
     WindowMatrix,
@@ -68,7 +68,7 @@ class Matrix:
             await _count_published(connection, modules)
         return WindowMatrix(at=now, since=since, modules=modules)
 
-    async def entities(self, query: EntityQuery) -> Page[EntityStanding]:
+    async def entities(self, query: EntityQuery) -> Page[EntityState]:
         """Return a page of entities by their codes, each with its last results per module.
 
         Raises:
@@ -80,7 +80,7 @@ class Matrix:
         rows = await self._pool.fetch(_SQL["states"], codes, lists)
         states = {n: [module_of(row) for row in group] for n, group in groupby(rows, lambda row: row["n"])}
         items = [
-            EntityStanding(
+            EntityState(
                 code=entity.code,
                 is_polling_enabled=entity.is_polling_enabled,
                 partner=entity.partner,

@@ -26,7 +26,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_relay_lost_marks_total", "counter", (), "Outcomes dropped after a lost lease."),
     MetricSpec("tickwright_relay_busy_destinations", "gauge", (), "Destinations with a batch under way."),
     MetricSpec("tickwright_relay_failing_destinations", "gauge", (), "Destinations that wait after failures."),
-    MetricSpec("tickwright_service_tick_age_seconds", "gauge", ("service",), "Since the loop came round."),
+    MetricSpec("tickwright_service_tick_age_seconds", "gauge", ("service",), "Since the last round of the loop."),
     MetricSpec("tickwright_service_restarts_total", "counter", ("service",), "Starts after a crash."),
     MetricSpec("tickwright_dead_letters", "gauge", ("kind",), "Dead letters, counted up to 10,000."),
     MetricSpec("tickwright_outbox_waiting", "gauge", (), "Outbox rows, counted up to 10,000."),

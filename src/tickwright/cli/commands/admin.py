@@ -261,4 +261,4 @@ def audit(
     query: dict[str, Any] = {"action": action, "action_prefix": action_prefix, "subject": subject, "actor": actor}
     query |= {"cursor": cursor, "limit": limit}
     columns = ("id", "at", "actor", "action", "subject", "before", "after")
-    show_page(ask("GET", "/audit", query=query), columns, as_json=as_json, empty="nobody did anything")
+    show_page(ask("GET", "/audit", query=query), columns, as_json=as_json, empty="no entries")

@@ -35,7 +35,7 @@ def list_alerts(
 @receivers.command("list")
 def list_receivers(as_json: Json = False) -> None:
     """List the receivers of alerts."""
-    show_page(ask("GET", "/alerts/receivers"), COLUMNS, as_json=as_json, empty="nobody is told of alerts")
+    show_page(ask("GET", "/alerts/receivers"), COLUMNS, as_json=as_json, empty="no receivers")
 
 
 @receivers.command()

@@ -66,7 +66,7 @@ def dry_run(
         return
     examples, problems = found.pop("examples"), found.pop("problems")
     show_fields(found)
-    show_rows(examples, CLIENTS, empty="nobody is selected")
+    show_rows(examples, CLIENTS, empty="no client is selected")
     if problems:
         show_rows(problems, ("client_id", "problem"))
 

@@ -37,7 +37,7 @@ def list_(
     page = ask("GET", "/slices", query=query)
     if not as_json:
         page = {**page, "items": [row for item in page["items"] for row in _rows(item, by_partner=by_partner)]}
-    show_page(page, COLUMNS, as_json=as_json, empty="no turn was selected")
+    show_page(page, COLUMNS, as_json=as_json, empty="no poll was selected")
 
 
 def _rows(item: Any, *, by_partner: bool) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def heat(
         show_json(said)
         return
     columns = ("from_at", "expected", "selected", "published", "polled", "late", "unanswered", "flatness", "last_turns")
-    show_rows(said["cells"], columns, empty="no turn was selected")
+    show_rows(said["cells"], columns, empty="no poll was selected")
 
 
 @app.command()

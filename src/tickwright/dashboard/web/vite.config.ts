@@ -2,14 +2,14 @@ import { fileURLToPath } from "node:url";
 import react from "@vitejs/plugin-react";
 import { defineConfig, type Plugin } from "vite";
 
-/** What the server fills in per answer; with vite's own server there is no such server in between. */
+/** The API fills these in per response; vite's own server does not, so `npm run dev` fills them in here. */
 const placeholders: Plugin = {
   name: "placeholders",
   apply: "serve",
   transformIndexHtml: (html) => html.replaceAll("%BASE%", "/").replaceAll("%NONCE%", ""),
 };
 
-/** Whatever makes an element makes it by ours, libraries too; `npm run dev` shows texts as they are. */
+/** Elements are made by our JSX runtime, also those of libraries; `npm run dev` uses React's, which shows texts unchanged. */
 const RUNTIME = fileURLToPath(new URL("src/parts/jsx-runtime.ts", import.meta.url));
 const harmless: Plugin = {
   name: "harmless",

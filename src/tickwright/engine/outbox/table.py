@@ -107,7 +107,7 @@ async def write_verdicts(connection: Connection, fence: int, verdicts: Verdicts)
         columns = verdicts.retried, verdicts.tries, verdicts.waits_s, verdicts.retry_errors
         await connection.execute(SQL["retry_later"], fence, *columns)
     if verdicts.dead:
-        await connection.execute(SQL["bury"], verdicts.dead, verdicts.dead_errors)
+        await connection.execute(SQL["dead_letter"], verdicts.dead, verdicts.dead_errors)
 
 
 async def note_waiting(connection: Connection, fence: int, row_id: int, reason: str) -> None:

@@ -75,7 +75,7 @@ UPDATE tickwright.outbox o
   FROM unnest($2::bigint[], $3::integer[], $4::float8[], $5::text[]) AS u (id, tries, wait_s, error)
  WHERE o.id = u.id AND o.id = ANY ($2::bigint[]) AND o.attempts = u.tries;
 
--- name: bury
+-- name: dead_letter
 -- Dead-letter messages that were finally refused, or tried often enough. In a transaction that has locked the relay's lease. Index: outbox_pkey.
 WITH gone AS (
   DELETE FROM tickwright.outbox WHERE id = ANY ($1::bigint[]) RETURNING *

@@ -53,7 +53,7 @@ WITH mine AS MATERIALIZED (
          changed_at = CASE WHEN d.breaker = s.breaker THEN s.changed_at ELSE clock_timestamp() END
     FROM decided d, writer WHERE s.partner_no = d.partner_no
   RETURNING s.partner_no
-), given_back AS (
+), released AS (
   DELETE FROM tickwright.partner_shares h USING decided d, writer
    WHERE h.partner_no = d.partner_no AND h.worker = writer.id AND d.granted IS NULL
 ), granted AS (

@@ -1,4 +1,4 @@
-"""Consumers, producers and checkers killed or stopped: each client has one action, each slot one execution."""
+"""Consumers, producers and checkers are killed or stopped: each client has one action, each slot one execution."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ async def begun(world: BatchWorld, name: str) -> int:
 
 @pytest.mark.storm
 async def test_a_killed_consumer_is_resumed_at_its_chunk(batches: BatchWorld, tmp_path: Path) -> None:
-    """Kill -9 at every point between two effects: the same actions, once, and at most the open chunk done again."""
+    """Kill -9 at every point between two effects: the same actions, once, and at most the open chunk runs again."""
     for point in CONSUMER_POINTS:
         child = start(batches, "consumer", tmp_path / f"{point}.log", BATCH_KILL_AT=f"batches.{point}")
         async with killed_at_the_end(child):
@@ -37,12 +37,12 @@ async def test_a_killed_consumer_is_resumed_at_its_chunk(batches: BatchWorld, tm
 
 
 async def test_ten_kills_in_one_execution_double_and_lose_nothing(batches: BatchWorld, tmp_path: Path) -> None:
-    """Each kill costs the chunk that was open, and what is done is never done again."""
-    await batches.process(Numbers(members=0), names=["others"])  # finds who is lost while nobody works
+    """Each kill costs the open chunk, and finished ones never run again."""
+    await batches.process(Numbers(members=0), names=["others"])  # finds lost sessions while no consumer works
     execution_id = await begun(batches, "numbers")
     for number in range(5):
-        words = {"BATCH_KILL_AT": "batches.chunk_decided", "BATCH_TIMES": "2"}
-        child = start(batches, "consumer", tmp_path / f"{number}.log", **words)
+        variables = {"BATCH_KILL_AT": "batches.chunk_decided", "BATCH_TIMES": "2"}
+        child = start(batches, "consumer", tmp_path / f"{number}.log", **variables)
         async with killed_at_the_end(child):
             await killed(child, within_s=AGAIN_S)
     await batches.process(Numbers(members=MEMBERS))
@@ -52,7 +52,7 @@ async def test_ten_kills_in_one_execution_double_and_lose_nothing(batches: Batch
 
 
 async def test_a_consumer_that_slept_through_its_lease_writes_nothing(batches: BatchWorld, tmp_path: Path) -> None:
-    """Stopped before its transaction, overtaken, awake again: its fence is old, and nothing counts twice."""
+    """Stopped before its transaction, overtaken and resumed: its fence is old, and nothing counts twice."""
     child = start(batches, "consumer", tmp_path / "zombie.log", BATCH_STOP_AT="batches.chunk_decided")
     async with killed_at_the_end(child):
         execution_id = await begun(batches, "numbers")
@@ -68,7 +68,7 @@ async def test_a_consumer_that_slept_through_its_lease_writes_nothing(batches: B
 
 
 async def test_a_killed_checker_releases_each_action_once(batches: BatchWorld, tmp_path: Path) -> None:
-    """Kill -9 inside the transaction and behind it; the next checker goes on where the table says."""
+    """Kill -9 inside the transaction and after it; the next checker goes on from the table's state."""
     await batches.process(Numbers(members=MEMBERS))
     execution_id = await begun(batches, "numbers")
     await batches.over(execution_id)
@@ -88,7 +88,7 @@ async def _all_released(world: BatchWorld, execution_id: int) -> bool:
 
 
 async def test_a_killed_or_stopped_producer_makes_each_execution_once(batches: BatchWorld, tmp_path: Path) -> None:
-    """Whether it had written or not, and also when it wakes up while another one produces."""
+    """Whether it had written or not, and also when it resumes while another producer runs."""
     hour = await batches.pool.fetchval(HOUR)
     first = hour - timedelta(hours=9)
     children = [

@@ -50,7 +50,7 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def explained(connection: asyncpg.Connection, asked: Statement) -> list[dict[str, Any]]:
-    """Return the nodes of a statement's plan, its values sent as the source sends them: as texts without a type."""
+    """Return the nodes of a statement's plan, its values sent as texts without a type, as the source sends them."""
     bound = bind(asked.sql, asked.values, "${}".format)
     sql = bound.sql
     for number, value in reversed(list(enumerate(bound.values, 1))):
@@ -61,7 +61,7 @@ async def explained(connection: asyncpg.Connection, asked: Statement) -> list[di
 
 @pytest.mark.parametrize("kind", list(KEYS))
 async def test_a_range_is_read_by_the_key_s_index(connection: asyncpg.Connection, kind: str) -> None:
-    """500 of 50,000 members: no other row is touched; the filter runs there, over those."""
+    """500 of 50,000 members: no other row is read, and the filter applies to those."""
     made, key, after, until = KEYS[kind]
     await connection.execute(f"CREATE TABLE clients (id {kind} PRIMARY KEY, age integer, email text)")
     await connection.execute(

@@ -1,4 +1,4 @@
-"""What users ask about batches and executions costs what they get to see, however many there are."""
+"""Queries about batches and executions cost what they return, however many there are."""
 
 import json
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ SQL = {
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection with the pool's settings, on a full house."""
+    """A connection with the pool's settings, on many rows."""
     filling = await asyncpg.connect(database_url)
     await filling.execute(FILL)
     await filling.execute("VACUUM ANALYZE")
@@ -52,16 +52,16 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 def scanned(node: dict[str, Any]) -> set[str]:
-    """The tables that a plan reads whole."""
+    """Return the tables that a plan reads whole."""
     here = {node["Relation Name"]} if node["Node Type"] == "Seq Scan" else set()
     return here.union(*(scanned(inner) for inner in node.get("Plans", [])))
 
 
-async def test_questions_about_batches_and_executions_read_a_few_pages(connection: asyncpg.Connection) -> None:
-    """One batch or execution, a page of them, of versions or actions, and why: by index, never whole."""
+async def test_queries_about_batches_and_executions_read_a_few_pages(connection: asyncpg.Connection) -> None:
+    """One batch or execution, a page of them, of versions or of actions, and the reasons: by index, never whole."""
     now = await connection.fetchval("SELECT now()")
 
-    async def ask(name: str, *arguments: Any) -> int:
+    async def blocks_of(name: str, *arguments: Any) -> int:
         async with connection.transaction():
             await connection.execute(PLAN_PAGE)
             sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {SQL[name]}"
@@ -70,34 +70,34 @@ async def test_questions_about_batches_and_executions_read_a_few_pages(connectio
         return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
     one = {
-        "b.get_batch": await ask("b.get_batch", "campaign", "c00001"),
-        "b.lock_batch": await ask("b.lock_batch", "campaign", "c00001"),
-        "b.lock_batch_of": await ask("b.lock_batch_of", 1),
-        "b.list_versions": await ask("b.list_versions", 1, 1000, 51),
-        "b.get_version": await ask("b.get_version", "campaign", "c00001", 3),
-        "explain_open": await ask("explain_open", 1),
-        "explain_last": await ask("explain_last", 1),
-        "explain_skips": await ask("explain_skips", 1),
-        "explain_slot": await ask("explain_slot", 1, now),
-        "e.get_execution": await ask("e.get_execution", 1),
-        "e.get_action": await ask("e.get_action", 1, "x"),
-        "e.problems": await ask("e.problems", 1),
-        "e.pace": await ask("e.pace", 1, 1000),
-        "e.lock_open": await ask("e.lock_open", 1),
-        "explain_waiting": await ask("explain_waiting", 1),
-        "explain_working": await ask("explain_working", 1),
-        "explain_before": await ask("explain_before", 1),
+        "b.get_batch": await blocks_of("b.get_batch", "campaign", "c00001"),
+        "b.lock_batch": await blocks_of("b.lock_batch", "campaign", "c00001"),
+        "b.lock_batch_of": await blocks_of("b.lock_batch_of", 1),
+        "b.list_versions": await blocks_of("b.list_versions", 1, 1000, 51),
+        "b.get_version": await blocks_of("b.get_version", "campaign", "c00001", 3),
+        "explain_open": await blocks_of("explain_open", 1),
+        "explain_last": await blocks_of("explain_last", 1),
+        "explain_skips": await blocks_of("explain_skips", 1),
+        "explain_slot": await blocks_of("explain_slot", 1, now),
+        "e.get_execution": await blocks_of("e.get_execution", 1),
+        "e.get_action": await blocks_of("e.get_action", 1, "x"),
+        "e.problems": await blocks_of("e.problems", 1),
+        "e.pace": await blocks_of("e.pace", 1, 1000),
+        "e.lock_open": await blocks_of("e.lock_open", 1),
+        "explain_waiting": await blocks_of("explain_waiting", 1),
+        "explain_working": await blocks_of("explain_working", 1),
+        "explain_before": await blocks_of("explain_before", 1),
     }
     assert max(one.values()) < 30, one
     pages = {
-        "batches": await ask("b.list_batches", "campaign", "", "", "~", None, None, 51, 5_000),
-        "later batches": await ask("b.list_batches", "campaign", "c01500", "", "~", None, None, 51, 5_000),
-        "executions": await ask("e.list_executions", NEWEST, None, None, 51, 5_000),
-        "executions of one": await ask("e.list_executions_of", None, "campaign", None, 51, 5_000, "c00001"),
-        "later executions of one": await ask("e.list_executions_of", now, "campaign", None, 51, 5_000, "c00001"),
-        "actions": await ask("e.list_actions", 1, "", 51),
-        "later actions": await ask("e.list_actions", 1, "8", 51),
+        "batches": await blocks_of("b.list_batches", "campaign", "", "", "~", None, None, 51, 5_000),
+        "later batches": await blocks_of("b.list_batches", "campaign", "c01500", "", "~", None, None, 51, 5_000),
+        "executions": await blocks_of("e.list_executions", NEWEST, None, None, 51, 5_000),
+        "executions of one": await blocks_of("e.list_executions_of", None, "campaign", None, 51, 5_000, "c00001"),
+        "later executions of one": await blocks_of("e.list_executions_of", now, "campaign", None, 51, 5_000, "c00001"),
+        "actions": await blocks_of("e.list_actions", 1, "", 51),
+        "later actions": await blocks_of("e.list_actions", 1, "8", 51),
     }
     assert max(pages.values()) < 700, pages
-    nobodys = await ask("e.list_executions", NEWEST, "campaign", ["NEW"], 51, 1_000)
-    assert nobodys < 4_000, nobodys  # it looks at a thousand
+    unmatched = await blocks_of("e.list_executions", NEWEST, "campaign", ["NEW"], 51, 1_000)
+    assert unmatched < 4_000, unmatched  # it reads a thousand rows

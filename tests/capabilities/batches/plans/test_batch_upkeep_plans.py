@@ -27,7 +27,7 @@ SELECT e.id, n, '{}', 'done', now()
 
 @pytest.fixture(scope="module")
 def crowded(module_url: str) -> Iterator[Planner]:
-    """A hundred at work, two hundred to begin, 83 days of others."""
+    """A planner on a hundred executions at work, two hundred to begin, and 83 days of others."""
     planner = Planner(module_url)
     for rule in RULES:
         if rule.name.startswith("execution_"):
@@ -49,15 +49,15 @@ def crowded(module_url: str) -> Iterator[Planner]:
         ("execution_stalled", "executions_at_work"),
     ],
 )
-def test_a_rule_reads_what_it_is_about(crowded: Planner, rule: str, index: str) -> None:
-    """What ended lately, what is to begin, what is at work; never the table."""
+def test_a_rule_reads_only_its_own_executions(crowded: Planner, rule: str, index: str) -> None:
+    """Those that ended lately, are to begin, or are at work; never the whole table."""
     plan = crowded.explain(rule, *next(one.bounds for one in RULES if one.name == rule))
     assert plan.scans_of("executions") == {index}, plan.text
     assert plan.scans_of("execution_chunks") <= {"execution_chunks_pkey"}, plan.text
 
 
-def test_a_look_reads_what_is_open_and_the_newest(crowded: Planner) -> None:
-    """What is to begin, at work or to be released, and the last one; never the table."""
+def test_an_overview_reads_open_executions_and_the_newest(crowded: Planner) -> None:
+    """Those to begin, at work or to be released, and the last one; never the whole table."""
     plan = crowded.explain("overview", COUNT_MAX)
     indexes = {"executions_at_work", "executions_pkey", "executions_to_begin", "executions_to_release"}
     assert plan.scans_of("executions") <= indexes, plan.text
@@ -65,7 +65,7 @@ def test_a_look_reads_what_is_open_and_the_newest(crowded: Planner) -> None:
 
 
 @pytest.mark.parametrize("query", ["old", "give_up"])
-def test_upkeep_begins_at_the_oldest_end(crowded: Planner, query: str) -> None:
-    """And stops where it is young enough."""
+def test_upkeep_begins_with_the_oldest(crowded: Planner, query: str) -> None:
+    """And stops at the first one that is young enough."""
     plan = crowded.explain(query, "90 days", 100)
     assert plan.scans_of("executions") <= {"executions_ended", "executions_pkey"}, plan.text

@@ -1,4 +1,4 @@
-"""What may be said of an audience: every mistake at once, each behind its path, and no SQL that leaves its place."""
+"""Definitions of an audience: every error at once, each with its path, and no SQL that leaves its parentheses."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ TABLE: dict[str, Any] = {"source": "crm", "table": "public.clients", "key": "id"
 
 
 def problems_of(document: Any) -> list[str]:
-    """Return what is wrong with it."""
+    """Return the errors of a definition."""
     with pytest.raises(Rejected) as refused:
         read_audience(document)
     assert refused.value.code == "invalid_audience"
@@ -31,8 +31,8 @@ def test_an_audience_is_read() -> None:
     assert (file.file, file.source) == ("audiences/2026/clients.CSV", None)
 
 
-def test_every_mistake_is_named_at_once() -> None:
-    """Each behind its path, with what to do."""
+def test_every_error_is_named_at_once() -> None:
+    """Each with its path and what to do."""
     found = problems_of(
         {
             "source": "",
@@ -75,8 +75,8 @@ def test_every_mistake_is_named_at_once() -> None:
         ({**TABLE, "columns": [f"c{number}" for number in range(101)]}, "audience.columns: write a list of at most"),
     ],
 )
-def test_a_mistake_says_what_to_do(document: Any, said: str) -> None:
-    """And where it is."""
+def test_an_error_says_what_to_do(document: Any, said: str) -> None:
+    """With its path."""
     assert any(said in line for line in problems_of(document))
 
 
@@ -87,7 +87,7 @@ BAD_FILES = [
 
 @pytest.mark.parametrize("file", BAD_FILES)
 def test_a_file_is_a_key_of_the_object_store(file: str) -> None:
-    """It leads nowhere else."""
+    """No path can leave it."""
     assert problems_of({"file": file, "key": "id"})[0].startswith("audience.file: ")
 
 
@@ -95,14 +95,14 @@ def test_a_file_is_a_key_of_the_object_store(file: str) -> None:
     "query",
     [
         "SELECT id FROM clients;",
-        "select id from clients where name = ';' -- ; :nobody )",
+        "select id from clients where name = ';' -- ; :unknown )",
         "WITH c AS (SELECT 1 AS id) SELECT * FROM c /* ) ; */",
         "(SELECT 1 AS id)",
         "-- all\nSELECT id::text, $$;)$$ AS x, ';' AS \"a;b)\" FROM clients ; ",
     ],
 )
-def test_one_query_is_one(query: str) -> None:
-    """What is quoted or a comment ends nothing."""
+def test_a_single_query_is_accepted(query: str) -> None:
+    """Quoted text and comments end nothing."""
     assert read_audience({"source": "crm", "query": query, "key": "id"}).query == query.rstrip().removesuffix(";")
 
 
@@ -134,15 +134,15 @@ def test_one_query_is_one(query: str) -> None:
         ("SELECT '" + "x" * 70_000 + "'", "65536 bytes"),
     ],
 )
-def test_what_is_no_single_query_is_refused(query: Any, said: str) -> None:
-    """Nothing can leave its parentheses, swallow them or ask for a value."""
+def test_anything_but_a_single_query_is_refused(query: Any, said: str) -> None:
+    """No query can leave its parentheses, comment them out or ask for a value."""
     (problem,) = problems_of({"source": "crm", "query": query, "key": "id"})
     assert problem.startswith("audience.query: ")
     assert said in problem
 
 
-def test_bare_sql_has_blanks_for_what_is_quoted() -> None:
-    """Every character keeps its place."""
+def test_bare_sql_has_blanks_for_quoted_text() -> None:
+    """Every character keeps its position."""
     sql = "SELECT 'a;b', \"c;d\", $x$;$x$, E'\\';', 1 /* ; /* ; */ ; */ - 2 -- ;\n/ 3;"
     text = bare(sql)
     assert len(text) == len(sql)

@@ -1,4 +1,4 @@
-"""What can be done to batches and executions: one rule for any facts, and the outcomes that are promised, by hand."""
+"""Actions on batches and executions: one rule for any facts, and the promised outcomes, written by hand."""
 
 import re
 from collections.abc import Sequence
@@ -42,10 +42,10 @@ MIGRATION = Path(tickwright.__file__).parent / "store/migrations/versions/0009_b
 
 
 @pytest.mark.parametrize(("actions", "rules", "all_facts"), CASES, ids=["batches", "executions"])
-def test_one_rule_of_an_action_holds_whatever_the_facts_are(
+def test_exactly_one_rule_of_an_action_holds_for_any_facts(
     actions: type[StrEnum], rules: Sequence[Rule[Any]], all_facts: Sequence[Any]
 ) -> None:
-    """No gap, no two that speak of the same."""
+    """No gap and no overlap."""
     for action, facts in product(actions, all_facts):
         found = [rule for rule in rules if rule.action is action and rule.holds(facts)]
         assert len(found) == 1, (action, facts, found)
@@ -53,7 +53,7 @@ def test_one_rule_of_an_action_holds_whatever_the_facts_are(
 
 @pytest.mark.parametrize(("rules", "all_facts"), [case[1:] for case in CASES], ids=["batches", "executions"])
 def test_every_rule_holds_for_some_facts(rules: Sequence[Rule[Any]], all_facts: Sequence[Any]) -> None:
-    """None stands in the table that nobody can meet."""
+    """The table has no rule that never applies."""
     assert [rule for rule in rules if not any(rule.holds(facts) for facts in all_facts)] == []
 
 
@@ -61,7 +61,7 @@ AUTOMATIC, MANUAL = BatchType.AUTOMATIC, BatchType.MANUAL
 SCHEDULED, IDLE = BatchStatus.SCHEDULED, BatchStatus.IDLE
 SKIP, QUEUE, REPLACE = Overlap
 PROMISED: list[tuple[BatchAction, BatchFacts, tuple[Any, ...] | str]] = [
-    # (outcome, status, what open executions become, a version, an execution) or the code of the refusal
+    # (outcome, status, the new status of open executions, a version, an execution) or the code of the refusal
     (BatchAction.CREATE, BatchFacts(AUTOMATIC), ("created", "IDLE", None, True, False)),
     (BatchAction.CREATE, BatchFacts(MANUAL), ("created", "IDLE", None, True, False)),
     (BatchAction.EDIT, BatchFacts(AUTOMATIC, SCHEDULED, is_open=True), ("edited", None, None, True, False)),
@@ -132,8 +132,8 @@ def test_an_action_on_an_execution_does_what_is_promised(
             assert (comes.outcome, comes.status, comes.is_paused) == promised
 
 
-def test_no_rule_goes_where_the_diagram_does_not() -> None:
-    """What an action makes of an execution is an arrow of the diagram, from each status in which it may be done."""
+def test_every_effect_of_a_rule_is_in_the_diagram() -> None:
+    """Each change of status by an action is an arrow of the diagram, from every status in which it may be done."""
     for facts, action in product(ALL_EXECUTIONS, ExecutionAction):
         comes = execution_effect(action, facts)
         if isinstance(comes, ExecutionEffect) and comes.status is not None:
@@ -144,8 +144,8 @@ def test_no_rule_goes_where_the_diagram_does_not() -> None:
             assert all(found.ends_open in TRANSITIONS[status] for status in OPEN)
 
 
-def test_what_was_stopped_or_disabled_never_goes_on() -> None:
-    """Somebody has wanted its end."""
+def test_a_stopped_or_disabled_execution_never_goes_on() -> None:
+    """An operator has decided its end."""
     for status in (ExecutionStatus.STOPPED, ExecutionStatus.DISABLED):
         assert TRANSITIONS[status] == {}
         assert not any(
@@ -153,8 +153,8 @@ def test_what_was_stopped_or_disabled_never_goes_on() -> None:
         )
 
 
-def test_a_batch_that_is_manual_is_never_scheduled() -> None:
-    """No rule activates one, and an edit that makes one so takes it off the calendar."""
+def test_a_manual_batch_is_never_scheduled() -> None:
+    """No rule activates one, and an edit that makes a batch manual removes it from the calendar."""
     for facts, action in product(ALL_BATCHES, BatchAction):
         comes = batch_effect(action, facts)
         if facts.type is BatchType.MANUAL and isinstance(comes, BatchEffect):
@@ -164,7 +164,7 @@ def test_a_batch_that_is_manual_is_never_scheduled() -> None:
 
 
 def test_a_refusal_is_a_conflict_that_says_what_to_do() -> None:
-    """409, in the words of the kind of batch."""
+    """409, with the noun of the kind of batch."""
     refused = batch_effect(BatchAction.ACTIVATE, BatchFacts(BatchType.MANUAL))
     assert isinstance(refused, Refused)
     error = refused.error("loans is MANUAL", noun="campaign", state="IDLE")
@@ -181,7 +181,7 @@ def test_a_refusal_is_a_conflict_that_says_what_to_do() -> None:
         ("status", ExecutionStatus),
     ],
 )
-def test_the_tables_take_the_same_words(column: str, members: type[StrEnum]) -> None:
-    """A status that is added here and not there is found before anything is written."""
+def test_the_tables_accept_the_same_values(column: str, members: type[StrEnum]) -> None:
+    """A status that is added in Python and not in SQL is found before anything is written."""
     checks = re.findall(rf"CHECK \({column} IN \(([^)]+)\)\)", MIGRATION.read_text(encoding="utf-8"))
     assert {f"'{member}'" for member in members} in [set(check.split(", ")) for check in checks]

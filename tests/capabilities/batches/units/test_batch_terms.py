@@ -1,4 +1,4 @@
-"""The words that every batch has: what they mean, what is left out, and that what is shown can be read again."""
+"""Fields that every batch has: their meaning, their defaults, and that a shown definition can be read again."""
 
 import tomllib
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ def allow(_: str) -> None:
 
 
 def read(**fields: Any) -> BatchSettings:
-    """Return the settings of fields without a mistake."""
+    """Return the settings of valid fields."""
     mistakes = Mistakes("batch")
     settings = settings_of(mistakes.read(fields, field_readers(allow)), mistakes)
     mistakes.raise_found()
@@ -46,18 +46,18 @@ SIX_HOURS: dict[str, Any] = {
         ("2026-07-05 09:00:30", "Europe/Kyiv", "2026-07-05T06:00:30Z"),
         ("2026-01-05T09:00:00Z", "Europe/Kyiv", "2026-01-05T09:00:00Z"),
         ("2026-01-05T09:00:00-05:00", "Europe/Kyiv", "2026-01-05T14:00:00Z"),
-        ("2026-10-25T03:30", "Europe/Kyiv", "2026-10-25T00:30:00Z"),  # comes twice: the first time
+        ("2026-10-25T03:30", "Europe/Kyiv", "2026-10-25T00:30:00Z"),  # occurs twice: the first instant
         ("2026-01-05T09:00", "UTC", "2026-01-05T09:00:00Z"),
     ],
 )
 def test_the_first_run_is_an_instant(text: str, zone: str, expected: str) -> None:
-    """A local time is meant in the campaign's zone, one with its offset as it is."""
+    """A local time is in the campaign's zone; one with an offset is taken as it is."""
     settings = read(type="AUTOMATIC", date_time_execution=text, time_zone=zone)
     assert settings.date_time_execution == datetime.fromisoformat(expected)
 
 
 def test_a_time_that_the_clocks_skip_is_refused() -> None:
-    """Nobody can tell what is meant; an instant is one, whatever the clocks do."""
+    """Its meaning is ambiguous; an instant is always clear."""
     with pytest.raises(Rejected) as caught:
         read(type="AUTOMATIC", date_time_execution="2026-03-29T03:30", time_zone="Europe/Kyiv")
     assert caught.value.code == "invalid_datetime"
@@ -66,7 +66,7 @@ def test_a_time_that_the_clocks_skip_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "fields",
     [
         {"type": "MANUAL"},
         SIX_HOURS,
@@ -74,16 +74,16 @@ def test_a_time_that_the_clocks_skip_is_refused() -> None:
         {**SIX_HOURS, "misfire_grace": "90s", "rate": "3/min", "product_codes": ["B", "A", "B"], "overlap": "queue"},
     ],
 )
-def test_what_is_shown_is_read_again_as_the_same(words: dict[str, Any]) -> None:
-    """Every word is shown, with its default where it was left out."""
-    settings = read(**words)
+def test_a_shown_definition_is_read_again_as_the_same(fields: dict[str, Any]) -> None:
+    """Every field is shown, with its default where it was left out."""
+    settings = read(**fields)
     assert set(settings.document()) == set(field_readers(allow))
     assert read(**settings.document()) == settings
     assert read(**settings.document()).document() == settings.document()
 
 
-def test_toml_has_times_of_its_own() -> None:
-    """A local one and one with its offset."""
+def test_toml_times_are_accepted() -> None:
+    """A local one, and one with its offset."""
     local = tomllib.loads('type = "AUTOMATIC"\ntime_zone = "Europe/Kyiv"\ndate_time_execution = 2026-01-05T09:00:00')
     placed = tomllib.loads('type = "AUTOMATIC"\ndate_time_execution = 2026-01-05T09:00:00+02:00')
     assert read(**local).date_time_execution == read(**placed).date_time_execution
@@ -104,12 +104,12 @@ def test_an_occurrence_at_this_very_moment_is_the_next_one() -> None:
     assert first_from(recurrence, nine + timedelta(microseconds=1)) == nine + timedelta(hours=6)
 
 
-def test_a_code_that_all_mistakes_have_is_that_of_the_error() -> None:
-    """Else it is that of the whole; the place is that of the first mistake that has one, with all of them told."""
+def test_a_code_that_all_errors_share_is_that_of_the_whole() -> None:
+    """Otherwise it is the definition's; the position is that of the first error that has one; all are listed."""
     problems = Mistakes("campaign")
     problems.raise_found()
-    told = {"code": "unknown_field", "message": "no", "line": 2, "column": 3}
-    placed = Rejected("unknown_field", "no", problems=[told])
+    problem = {"code": "unknown_field", "message": "no", "line": 2, "column": 3}
+    placed = Rejected("unknown_field", "no", problems=[problem])
     problems.add_error(placed, "expression")
     with pytest.raises(Rejected) as single:
         problems.raise_found()

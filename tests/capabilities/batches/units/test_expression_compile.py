@@ -1,4 +1,4 @@
-"""What an expression may say: good ones decide, bad ones are refused with a code and a place in the user's own text."""
+"""Compilation of expressions: good ones decide, bad ones are refused with a code and a position in the user's text."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -47,7 +47,7 @@ SELECTED = [
 
 @pytest.mark.parametrize("text", SELECTED)
 def test_a_good_expression_decides(text: str) -> None:
-    """Whole numbers beside doubles, texts, lists, times, and what is computed."""
+    """Whole numbers beside doubles, texts, lists, times, and computed values."""
     assert compile_expression(text, FIELDS).judge(CLIENT, NOW) is Verdict.SELECTED
 
 
@@ -137,7 +137,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "code", "line", "column"), REFUSED, ids=range(len(REFUSED)))
-def test_a_bad_expression_is_refused_with_code_and_place(text: str, code: str, line: int, column: int) -> None:
+def test_a_bad_expression_is_refused_with_code_and_position(text: str, code: str, line: int, column: int) -> None:
     """Line and column from 1, the offset in characters from 0, and a sentence that says what to do."""
     with pytest.raises(Rejected) as caught:
         compile_expression(text, FIELDS)
@@ -168,19 +168,19 @@ def test_a_bad_expression_is_refused_with_code_and_place(text: str, code: str, l
     ],
 )
 def test_a_refusal_says_what_to_write(text: str, said: str) -> None:
-    """Not only what is wrong."""
+    """And not only what is wrong."""
     with pytest.raises(Rejected) as caught:
         compile_expression(text, FIELDS)
     assert said in caught.value.message
 
 
-def test_every_mistake_is_told_at_once() -> None:
-    """In their order, with a code and a place each, in the user's own text also behind promoted literals."""
+def test_every_error_is_reported_at_once() -> None:
+    """In their order, each with code and position in the user's own text, also after promoted literals."""
     text = "client.income > 3000 && client.x > 1 || client.y.startsWith('a')\n&& zzz"
     with pytest.raises(Rejected) as caught:
         compile_expression(text, FIELDS)
-    told = caught.value.details["problems"]
-    assert [(one["code"], one["line"], one["column"]) for one in told] == [
+    problems = caught.value.details["problems"]
+    assert [(one["code"], one["line"], one["column"]) for one in problems] == [
         ("unknown_field", 1, 25),
         ("unknown_field", 1, 41),
         ("unknown_field", 2, 4),
@@ -192,8 +192,8 @@ def test_every_mistake_is_told_at_once() -> None:
     assert [one["column"] for one in caught.value.details["problems"]] == [70, 88]
 
 
-def test_many_mistakes_are_bounded() -> None:
-    """Twenty are told, and none of them is long."""
+def test_many_errors_are_bounded() -> None:
+    """Twenty are reported, and none of them is long."""
     with pytest.raises(Rejected) as caught:
         compile_expression("||".join(f"client.{'x' * 30}{number} > 1" for number in range(80)), FIELDS)
     assert len(caught.value.details["problems"]) == 20
@@ -201,7 +201,7 @@ def test_many_mistakes_are_bounded() -> None:
 
 
 def test_a_problem_is_shown_with_a_caret() -> None:
-    """Below its place, also in a long line and behind letters of two bytes."""
+    """Below its position, also in a long line and after letters of two bytes."""
     text = "client.active &&\n'é' == client.country && client.agee > 3"
     with pytest.raises(Rejected) as caught:
         compile_expression(text, FIELDS)
@@ -219,7 +219,7 @@ def test_a_problem_is_shown_with_a_caret() -> None:
 
 
 def test_fields_are_those_that_are_read() -> None:
-    """In the order of their declaration, once, without now and without what only looks like one."""
+    """In the order of their declaration, each once, without now and without text that only looks like a field."""
     made = compile_expression('client.income > 1 && client.age > 1 && client.age < 9 && "client.debt" != ""', FIELDS)
     assert made.fields == ("age", "income")
     assert compile_expression("now == now", FIELDS).fields == ()
@@ -229,7 +229,7 @@ def test_fields_are_those_that_are_read() -> None:
     "literal", ["9007199254740992", "0x20000000000000", "-9223372036854775808", "18014398509481984"]
 )
 def test_a_literal_that_a_double_holds_is_promoted(literal: str) -> None:
-    """Also above 2^53, and written in any way."""
+    """Also above 2^53, and in any notation."""
     made = compile_expression(f"client.income == {literal}", FIELDS)
     assert made.judge({"income": float(int(literal, 0))}, NOW) is Verdict.SELECTED
     assert made.judge({"income": float(int(literal, 0)) * 1.5}, NOW) is Verdict.NOT

@@ -1,4 +1,4 @@
-"""An expression at work: what is missing, what cannot be judged, and the library's two slips."""
+"""Evaluation of an expression: missing fields, clients that cannot be judged, and two defects of the library."""
 
 import math
 import os
@@ -31,7 +31,7 @@ DIALECTS: list[Dialect] = ["postgresql", "duckdb"]
 
 
 def judged(text: str, **client: Any) -> Verdict:
-    """Decide about one client."""
+    """Judge one client."""
     return compile_expression(text, FIELDS).judge(client, NOW)
 
 
@@ -45,15 +45,15 @@ def judged(text: str, **client: Any) -> Verdict:
         ("client.active ? client.vip : true", [YES, NO, MISSING, YES, YES, YES, MISSING, MISSING, MISSING]),
     ],
 )
-def test_what_is_missing_is_unknown(text: str, verdicts: list[Verdict]) -> None:
-    """The three-valued tables of SQL; a field that is not there and one that is None are the same."""
+def test_a_missing_field_is_unknown(text: str, verdicts: list[Verdict]) -> None:
+    """The three-valued tables of SQL; an absent field and one that is None are the same."""
     made = compile_expression(text, FIELDS)
     clients = [{"active": active, "vip": vip} for active in (True, False, None) for vip in (True, False, None)]
     assert [made.judge(client, NOW) for client in clients] == verdicts
     assert made.judge({}, NOW) is MISSING
 
 
-def test_what_does_not_decide_may_be_missing() -> None:
+def test_a_field_that_does_not_decide_may_be_missing() -> None:
     """A client is missing only if the answer depends on it."""
     assert judged("client.age > 25 || client.income > 1", age=30) is YES
     assert judged("client.age > 25 && client.income > 1", age=20) is NO
@@ -64,7 +64,7 @@ def test_what_does_not_decide_may_be_missing() -> None:
 
 
 def test_nan_is_not_equal_to_less_or_greater_than_anything() -> None:
-    """As IEEE 754 says and no database does."""
+    """As in IEEE 754, and unlike databases."""
     made = {sign: compile_expression(f"client.income {sign} client.debt", FIELDS) for sign in ("==", "!=", "<", ">=")}
     client = {"income": math.nan, "debt": math.nan}
     assert {sign: one.judge(client, NOW) for sign, one in made.items()} == {"==": NO, "!=": YES, "<": NO, ">=": NO}
@@ -94,8 +94,10 @@ def test_nan_is_not_equal_to_less_or_greater_than_anything() -> None:
         ("client.income > 1", {"income": "sécret"}, ""),
     ],
 )  # fmt: skip
-def test_what_cannot_be_judged_is_said_without_the_value(text: str, client: dict[str, Any], reason: str) -> None:
-    """It is permanent for this client, and its data stay out of the problem."""
+def test_the_error_of_a_client_that_cannot_be_judged_has_no_value(
+    text: str, client: dict[str, Any], reason: str
+) -> None:
+    """It is permanent for this client, and shows none of its data."""
     with pytest.raises(Rejected) as caught:
         judged(text, **client)
     assert caught.value.code == "not_judged"
@@ -106,14 +108,14 @@ def test_what_cannot_be_judged_is_said_without_the_value(text: str, client: dict
     assert len(caught.value.message) <= 200
 
 
-def test_a_text_with_a_nul_would_reach_the_library_cut() -> None:
-    """The slip is still there; when this turns red, the guard can go."""
+def test_the_library_cuts_a_text_at_a_nul() -> None:
+    """The defect is still there; when this test fails, the guard can be removed."""
     cut = cel.NewEnv(variables={"s": cel.Type.STRING}).compile('s == "UK"').eval(data={"s": "UK\0x"})
     assert cut.value() is True
 
 
-def test_a_far_instant_would_reach_the_library_a_second_off() -> None:
-    """The slip is still there; when this turns red, the second program can go."""
+def test_the_library_reads_a_far_instant_a_second_off() -> None:
+    """The defect is still there; when this test fails, the second program can be removed."""
     program = cel.NewEnv(variables={"t": cel.Type.TIMESTAMP}).compile("t")
     assert program.eval(data={"t": FAR}).value() != FAR
 
@@ -143,7 +145,7 @@ def test_every_instant_is_judged_to_the_microsecond(at: datetime) -> None:
 
 
 def test_an_instant_without_a_zone_is_utc() -> None:
-    """Far or near."""
+    """In any year."""
     assert judged("client.since == now", since=NOW.replace(tzinfo=None)) is YES
     assert judged("client.since == timestamp('9999-12-31T23:59:59.999999Z')", since=FAR.replace(tzinfo=None)) is YES
 
@@ -190,8 +192,8 @@ ONE_BY_ONE = [
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("text", TRANSLATED)
-def test_what_means_the_same_becomes_sql(text: str, dialect: Dialect) -> None:
-    """With its values bound, and every one of them used."""
+def test_an_expression_with_the_same_meaning_in_sql_becomes_sql(text: str, dialect: Dialect) -> None:
+    """Its values are bound, and each of them is used."""
     made = compile_expression(text, FIELDS).sql(dialect, '"{}"'.format, NOW)
     assert made is not None
     assert all(f":{name}" in made.sql for name in made.values)
@@ -199,15 +201,15 @@ def test_what_means_the_same_becomes_sql(text: str, dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("text", ONE_BY_ONE)
-def test_what_could_fail_or_mean_another_thing_does_not_become_sql(text: str) -> None:
-    """Nor does a part of it: the whole is judged one by one."""
+def test_an_expression_that_could_fail_or_differ_in_sql_does_not_become_sql(text: str) -> None:
+    """Nor does a part of it: clients are judged one by one."""
     for whole in (text, f"client.age > 3 && ({text})"):
         made = compile_expression(whole, FIELDS)
         assert [made.sql(dialect, '"{}"'.format, NOW) for dialect in (*DIALECTS, "sqlite")] == [None, None, None]
 
 
-def test_nothing_of_a_literal_gets_into_the_sql() -> None:
-    """Whatever quotes it holds; only the columns that the caller named are there."""
+def test_no_part_of_a_literal_is_in_the_sql() -> None:
+    """Whatever quotes it has; only columns that the caller named are in the SQL."""
     evil = "x' OR 1=1; DROP TABLE clients --"
     text = f'client.country == "{evil}" || client.country in ["{evil}"] || client.country.contains("{evil}")'
     made = compile_expression(text, FIELDS).sql("postgresql", "c_{}".format, NOW)
@@ -217,14 +219,14 @@ def test_nothing_of_a_literal_gets_into_the_sql() -> None:
     assert "'" not in made.sql
 
 
-def test_sqlite_is_read_and_judged_one_by_one() -> None:
-    """It has neither lists, nor instants, nor NaN."""
+def test_clients_of_sqlite_are_judged_one_by_one() -> None:
+    """It has no lists, no instants and no NaN."""
     assert compile_expression("client.age > 3", FIELDS).sql("sqlite", str, NOW) is None
 
 
 def test_zones_are_known_where_the_system_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those of Python's package serve; what somebody has set stays."""
-    monkeypatch.setenv("TZDIR", "")  # so that it is put back as it was
+    """Those of Python's package are used; a variable that is set already stays."""
+    monkeypatch.setenv("TZDIR", "")  # so that it is restored afterwards
     monkeypatch.delenv("TZDIR")
     lend_zones(tmp_path)
     assert "TZDIR" not in os.environ
@@ -236,18 +238,18 @@ def test_zones_are_known_where_the_system_has_none(monkeypatch: pytest.MonkeyPat
 
 
 def test_cel_reads_the_zones_that_are_lent() -> None:
-    """In a process of its own, for what was asked once is remembered."""
+    """In a process of its own, because the library caches its answers."""
     module = "tickwright.capabilities.batches.expressions.library"
     asked = f"from {module} import is_zone; print(is_zone('Europe/Kyiv'))"
     for folder, known in ((str(resources.files("tzdata") / "zoneinfo"), "True"), ("/nowhere", "False")):
-        told = subprocess.run(
+        finished = subprocess.run(
             [sys.executable, "-c", asked],
             env={**os.environ, "TZDIR": folder},
             capture_output=True,
             text=True,
             check=True,
         )
-        assert told.stdout.strip() == known
+        assert finished.stdout.strip() == known
 
 
 HOSTILE = {
@@ -270,7 +272,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_text_costs_little(text: str) -> None:
-    """Whether it is taken or refused: processor time, below 100 ms on a quiet machine."""
+    """Accepted or refused, it takes processor time below 100 ms on a quiet machine."""
     began = time.thread_time()
     try:
         compile_expression(text, FIELDS)

@@ -1,4 +1,4 @@
-"""Any text is an expression or is refused in one way: with a code, a sentence, and a place that is in it."""
+"""Any text is an expression or is refused in one way: with a code, a sentence, and a position inside it."""
 
 from typing import Any
 
@@ -61,17 +61,17 @@ TREES = st.recursive(
 @example("matches()")
 @example("client.age in")
 @example("-//x\n3 < client.income")
-def test_any_text_is_an_expression_or_is_refused_with_its_place(text: str) -> None:
-    """No other error comes out, every problem lies inside of the text, and each can be shown."""
-    told: list[dict[str, Any]] = []
+def test_any_text_is_an_expression_or_is_refused_with_a_position(text: str) -> None:
+    """No other error is raised, every problem lies inside the text, and each can be shown."""
+    problems: list[dict[str, Any]] = []
     try:
         assert set(compile_expression(text, FIELDS).fields) <= set(FIELDS)
     except Rejected as error:
-        told = error.details["problems"]
+        problems = error.details["problems"]
         code = error.code
-        assert code == told[0]["code"]
-    assert len(told) <= 20
-    for one in told:
+        assert code == problems[0]["code"]
+    assert len(problems) <= 20
+    for one in problems:
         before = text[: one["offset"]]
         assert one["code"] in CODES
         assert one["message"]
@@ -85,8 +85,8 @@ def test_any_text_is_an_expression_or_is_refused_with_its_place(text: str) -> No
     st.lists(st.integers(0, 30), max_size=8, unique=True),
     st.lists(st.text(max_size=4), min_size=4),
 )
-def test_what_stands_outside_of_patches_is_found_again(text: str, cuts: list[int], new: list[str]) -> None:
-    """Every character that was kept leads back to its own place."""
+def test_positions_outside_of_patches_map_back_to_the_original(text: str, cuts: list[int], new: list[str]) -> None:
+    """Every kept character maps back to its own position."""
     places = sorted(cut for cut in cuts if cut <= len(text))
     pairs = list(zip(places[::2], places[1::2], strict=False))
     patches = [Patch(start, end, word) for (start, end), word in zip(pairs, new, strict=False)]

@@ -1,4 +1,4 @@
-"""RabbitMQ killed, deaf or full while fan-out publishes and consumes: nothing is lost, each counts once."""
+"""RabbitMQ is killed, silent or full while fan-out publishes and consumes: no task is lost, each counts once."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ BACK_S = 60  # RabbitMQ takes its time to start
 
 @pytest.fixture(scope="module")
 def rabbit_server(mortal_rabbit: RabbitServer) -> RabbitServer:
-    """The worlds of this module are on a node that may be killed."""
+    """The worlds of this module use a node that tests may kill."""
     return mortal_rabbit
 
 
@@ -36,7 +36,7 @@ def not_sent(scheduler: FanoutScheduler) -> int:
 
 @pytest.mark.storm
 async def test_a_killed_node_loses_nothing_that_is_published_or_worked_on(worlds: Worlds) -> None:
-    """Kill -9 between claim and publish of one module and in the middle of another: all run, once; all come back."""
+    """Kill -9 between claim and publish of one module, and during another: tasks run once, processes reconnect."""
     world, hub, stops = await worlds.make("redis"), Hub(), Stops()
     await world.put_module("TARIFFS", interval_s=DAY_S)
     await world.put_entities(MANY, MODULE)
@@ -87,7 +87,7 @@ async def test_a_killed_node_loses_nothing_that_is_published_or_worked_on(worlds
 
 @pytest.mark.storm
 async def test_lost_confirms_cost_duplicates_and_nothing_else(worlds: Worlds) -> None:
-    """What nobody confirmed is sent again under the same claim and id; consumers drop the second one."""
+    """Unconfirmed messages are sent again under the same claim and id; consumers drop the second copy."""
 
     async def check(world: FanoutWorld, _log: Path) -> None:
         hub = Hub()
@@ -103,20 +103,22 @@ async def test_lost_confirms_cost_duplicates_and_nothing_else(worlds: Worlds) ->
                 proxy.drop_replies()
                 stops.open("fanout.claimed")
                 await world.queues.counted(world.queue, 1 + len(CODES))
-                await eventually_async(lambda: scheduler.counts["unknown"] == len(CODES), what="nobody confirmed")
+                await eventually_async(lambda: scheduler.counts["unknown"] == len(CODES), what="nothing is confirmed")
                 proxy.heal()
                 proxy.reset()
                 await eventually_async(lambda: scheduler.settled == 1 + len(CODES), 20, what="sent again")
         async with world.consumer({MODULE: hub}, slots=8) as consumer:
             await won(world, ["FIRST", *CODES], window)
-            await eventually_async(lambda: consumer.counts["superseded"] >= len(CODES), what="the second ones")
+            await eventually_async(
+                lambda: consumer.counts["superseded"] >= len(CODES), what="the second copies are dropped"
+            )
         assert Counter(hub.ended) == world.ids(["FIRST", *CODES], window)
 
     await worlds.each(check)
 
 
 async def test_an_alarm_delays_a_window_and_no_consumer(worlds: Worlds) -> None:
-    """A full disk while a window begins: refused and tried again, no pile; what is in the queue is worked on."""
+    """With a full disk, publishes are refused and retried without piling up; consumers work on what is queued."""
     world, hub = await worlds.make("redis"), Hub()
     window = await world.window(DAY_S)
     early = [f"F{number}" for number in range(20)]
@@ -134,7 +136,7 @@ async def test_an_alarm_delays_a_window_and_no_consumer(worlds: Worlds) -> None:
             tasks = len(asyncio.all_tasks())
             await eventually_async(lambda: not_sent(scheduler) >= 4 * len(CODES), 30, what="and twice more")
             await eventually_async(lambda: len(asyncio.all_tasks()) <= tasks, what="no tries pile up")
-            await eventually_async(lambda: (scheduler.last_tick_age_s() or 0) < 10, 30, what="it goes round")
+            await eventually_async(lambda: (scheduler.last_tick_age_s() or 0) < 10, 30, what="it ticks")
             assert scheduler.counts["published"] == 0
             async with world.scheduler() as other:
                 since = monotonic()
@@ -175,7 +177,7 @@ async def test_duplicates_under_load_run_once(worlds: Worlds) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("hours", [1.0, -1.0])
 async def test_a_schedulers_own_clock_decides_nothing(worlds: Worlds, tmp_path: Path, hours: float) -> None:
-    """One whose wall clock is off by an hour publishes the same windows as one whose clock is right."""
+    """A scheduler whose wall clock is off by an hour publishes the same windows as one whose clock is right."""
     clock = WorkerClock(tmp_path)
     clock.jump(hours)
 
@@ -199,8 +201,8 @@ async def test_a_schedulers_own_clock_decides_nothing(worlds: Worlds, tmp_path: 
     await worlds.each(check)
 
 
-async def test_a_disabled_entity_starts_nothing_once_the_list_is_read_and_its_window_over(worlds: Worlds) -> None:
-    """F3: no run begins later than the next reading of the list and the end of the window that was under way."""
+async def test_a_disabled_entity_runs_no_more_after_the_next_reading_and_window_end(worlds: Worlds) -> None:
+    """F3: no run begins after both the next reading of the list and the end of the current window."""
 
     async def check(world: FanoutWorld, _log: Path) -> None:
         hub = Hub()

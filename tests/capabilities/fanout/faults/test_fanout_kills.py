@@ -1,4 +1,4 @@
-"""Schedulers and consumers of fan-out killed or stopped in the middle: nothing is lost, and nothing counts twice."""
+"""Schedulers and consumers of fan-out are killed or stopped midway: no task is lost, and none counts twice."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.storm
 CODES = [f"E{number}" for number in range(12)]
 LOSE_ALL = "UPDATE tickwright.workers SET lost_at = clock_timestamp() WHERE lost_at IS NULL RETURNING id"
 LEASE_S = LEASE.total_seconds()
-PUBLISHED_AGAIN_S = LEASE_S + 50  # the claim's life, the next look, and a machine that has other things to do
+PUBLISHED_AGAIN_S = LEASE_S + 50  # the claim's length, the next check, and a busy machine
 RUN_AGAIN_S = 50
 
 
@@ -26,7 +26,7 @@ RUN_AGAIN_S = 50
 
 
 async def check_a_killed_scheduler(world: FanoutWorld, log: Path, point: str) -> None:
-    """What it had claimed is published by another one when the claim's life is over; what was published runs once."""
+    """Its claims are published by another scheduler when they expire; published tasks run once."""
     before = 0 if point == "fanout.claimed" else len(CODES)
     await world.put_entities(CODES)
     window = await world.window(DAY_S)
@@ -41,13 +41,15 @@ async def check_a_killed_scheduler(world: FanoutWorld, log: Path, point: str) ->
             )
             async with world.consumer({MODULE: hub}, slots=4) as consumer:
                 await won(world, CODES, window)
-                await eventually_async(lambda: consumer.counts["superseded"] == before, what="the first ones dropped")
+                await eventually_async(
+                    lambda: consumer.counts["superseded"] == before, what="the first copies are dropped"
+                )
     assert Counter(hub.ended) == world.ids(CODES, window)
     assert (other.counts["missed"], hub.overlaps) == (0, [])
 
 
 async def check_a_stopped_scheduler(world: FanoutWorld, log: Path, point: str) -> None:
-    """It wakes up when its claim is another one's."""
+    """It resumes after another scheduler has taken its claims."""
     await world.put_entities(CODES)
     window = await world.window(DAY_S)
     zombie = world.spawn("scheduler", log, FANOUT_STOP_AT=point)
@@ -57,23 +59,23 @@ async def check_a_stopped_scheduler(world: FanoutWorld, log: Path, point: str) -
             await eventually_async(
                 lambda: other.counts["published"] == len(CODES), PUBLISHED_AGAIN_S, what="another one publishes"
             )
-        looks = len(told(log, "reached"))
+        checks = len(told(log, "reached"))
         wake(zombie)
-        if point == "fanout.claimed":  # it looks again; behind a publish it seals and is content
+        if point == "fanout.claimed":  # it claims again; after a publish it seals and is done
             await eventually_async(
-                lambda: [one["places"] for one in told(log, "reached")[looks:]] == [0], what="nothing is left for it"
+                lambda: [one["places"] for one in told(log, "reached")[checks:]] == [0], what="nothing is left for it"
             )
         async with world.consumer({MODULE: Hub()}, slots=4) as consumer:
             await won(world, CODES, window)
             before = 0 if point == "fanout.claimed" else len(CODES)
-            await eventually_async(lambda: consumer.counts["superseded"] == before, what="the first ones dropped")
+            await eventually_async(lambda: consumer.counts["superseded"] == before, what="the first copies are dropped")
         async with world.scheduler() as late:
             await eventually_async(lambda: late.settled == len(CODES), what="the window is sealed")
             assert late.counts["published"] == 0
 
 
-async def test_what_a_killed_or_stopped_scheduler_had_claimed_is_published_by_another_one(worlds: Worlds) -> None:
-    """Kill -9 and SIGSTOP before the publish and behind it: within ten seconds and a little, and it runs once."""
+async def test_claims_of_a_killed_or_stopped_scheduler_are_published_by_another_one(worlds: Worlds) -> None:
+    """Kill -9 and SIGSTOP before and after the publish: published in little more than ten seconds, and run once."""
     points = ("fanout.claimed", "fanout.published_not_sealed")
     checks = (check_a_killed_scheduler, check_a_stopped_scheduler)
     await worlds.each(*((check, point) for check in checks for point in points))
@@ -83,7 +85,7 @@ async def test_what_a_killed_or_stopped_scheduler_had_claimed_is_published_by_an
 
 
 async def check_a_killed_consumer(world: FanoutWorld, log: Path, point: str) -> None:
-    """Its task is somebody else's within seconds, or is known to be done."""
+    """Another consumer runs its task within seconds, or drops it because it is done."""
     window = await world.window(DAY_S)
     task = await world.put_task("A", window=window)
     victim = world.spawn("consumer", log, FANOUT_KILL_AT=point)
@@ -99,7 +101,7 @@ async def check_a_killed_consumer(world: FanoutWorld, log: Path, point: str) -> 
 
 
 async def check_a_stopped_consumer(world: FanoutWorld, log: Path) -> None:
-    """A duplicate of its task runs elsewhere meanwhile."""
+    """A duplicate of its task runs on another consumer meanwhile."""
     window = await world.window(DAY_S)
     task = await world.put_task("A", window=window)
     zombie = world.spawn("consumer", log, FANOUT_STOP_AT="fanout.called")
@@ -113,7 +115,7 @@ async def check_a_stopped_consumer(world: FanoutWorld, log: Path) -> None:
             first = await world.cursor("A")
             wake(zombie)
             await eventually_async(
-                lambda: consumer.counts["superseded"] + len(told(log, "acked")) == 1, what="the zombie's is dropped"
+                lambda: consumer.counts["superseded"] + len(told(log, "acked")) == 1, what="the zombie drops its task"
             )
     assert "fanout.ended" not in [one["reached"] for one in told(log, "reached")], "a zombie's end was taken"
     assert dict(await world.cursor("A")) == dict(first)
@@ -121,13 +123,13 @@ async def check_a_stopped_consumer(world: FanoutWorld, log: Path) -> None:
 
 
 async def test_the_task_of_a_killed_or_stopped_consumer_is_run_by_another_one(worlds: Worlds) -> None:
-    """Kill -9 before the call, behind it and behind the end's writing; SIGSTOP behind the call: one success each."""
+    """Kill -9 before the call, after it and after writing the end; SIGSTOP after the call: one success each."""
     points = ("fanout.begun", "fanout.called", "fanout.ended")
     await worlds.each(*((check_a_killed_consumer, point) for point in points), check_a_stopped_consumer)
 
 
-async def test_a_consumer_that_slept_beyond_its_session_is_believed_while_redis_kept_its_claim(worlds: Worlds) -> None:
-    """The ledger has given its run away, but nobody could take it: what it did counts, once, and nobody repeats it."""
+async def test_a_run_that_outlives_its_session_counts_while_redis_keeps_its_claim(worlds: Worlds) -> None:
+    """The ledger released its run, but Redis let no consumer take it: its success counts once and is not repeated."""
     world, log = await worlds.make("redis"), worlds.folder / "zombie.log"
     window = await world.window(DAY_S)
     await world.put_task("A", window=window)
@@ -141,17 +143,17 @@ async def test_a_consumer_that_slept_beyond_its_session_is_believed_while_redis_
             await world.put_task("A", window=window)
             await eventually_async(lambda: consumer.counts["busy"] >= 1, what="the duplicate has to wait")
             wake(zombie)
-            await eventually_async(lambda: told(log, "acked"), what="it is believed")
-            assert await wins_of(world) == [("A", MODULE, window.start_s)], "the ledger hears of it before the broker"
+            await eventually_async(lambda: told(log, "acked"), what="its end is accepted")
+            assert await wins_of(world) == [("A", MODULE, window.start_s)], "the ledger gets it before the broker"
             await eventually_async(lambda: consumer.counts["superseded"] == 1, what="the duplicate is dropped")
             await won(world, ["A"], window)
     assert (hub.runs, len(told(log, "run"))) == ([], 1)
     [dropped] = told(log, "acked")
-    assert dropped["why"] in {"succeeded", "superseded"}, "it may hear of the lost session while its end is written"
+    assert dropped["why"] in {"succeeded", "superseded"}, "it may notice the lost session while its end is written"
 
 
-async def test_a_stopped_consumer_blocks_one_entity_and_nobody_else(worlds: Worlds) -> None:
-    """Every other task runs while it sleeps."""
+async def test_a_stopped_consumer_blocks_one_entity_only(worlds: Worlds) -> None:
+    """Every other task runs while it is stopped."""
 
     async def check(world: FanoutWorld, log: Path) -> None:
         window = await world.window(DAY_S)
@@ -166,8 +168,8 @@ async def test_a_stopped_consumer_blocks_one_entity_and_nobody_else(worlds: Worl
     await worlds.each(check)
 
 
-async def test_a_success_that_no_store_heard_of_outlives_its_session(worlds: Worlds) -> None:
-    """It is kept while the database is away; that the session was lost meanwhile makes it no less a success."""
+async def test_a_success_that_is_in_no_store_yet_outlives_its_session(worlds: Worlds) -> None:
+    """The consumer keeps it while the database is unavailable; a session lost meanwhile does not undo it."""
     world, hub = await worlds.make("postgres"), Hub()
     window = await world.window(DAY_S)
     hub.hold("A")
@@ -180,7 +182,7 @@ async def test_a_success_that_no_store_heard_of_outlives_its_session(worlds: Wor
         proxy.refuse()
         proxy.reset()
         hub.release("A")
-        await eventually_async(lambda: consumer.counts["succeeded"] == 1, what="it has ended, and nobody knows")
+        await eventually_async(lambda: consumer.counts["succeeded"] == 1, what="it has ended, in no store")
         async with world.pool.acquire() as connection, connection.transaction():
             tokens = [row["id"] for row in await connection.fetch(LOSE_ALL)]
             await LedgerRunClaims(world.pool).reclaim(connection, tokens)

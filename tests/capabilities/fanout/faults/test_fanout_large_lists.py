@@ -1,4 +1,4 @@
-"""Entities that somebody fills with large parties and many names: schedulers keep little of them, and work goes on."""
+"""Entities with large parties or many module names: schedulers keep little of them and go on working."""
 
 import json
 from collections.abc import AsyncIterator
@@ -24,14 +24,14 @@ LARGE = {
 
 @pytest.fixture
 async def world(database_url: str) -> AsyncIterator[FanoutWorld]:
-    """In PostgreSQL alone."""
+    """A world in PostgreSQL alone."""
     async with fanout_world(database_url, None, None) as world:
         await world.put_module()
         yield world
 
 
 async def check_large_parties(world: FanoutWorld) -> None:
-    """They are read when they are published: every run has its own, whole."""
+    """Parties are read when they are published: every run has its own, whole."""
     for code, party in LARGE.items():
         await world.pool.execute(PUT, code, party, MODULE)
     await world.put_entities(["small"])
@@ -45,14 +45,14 @@ async def check_large_parties(world: FanoutWorld) -> None:
 
 
 async def test_large_parties_are_published_and_not_kept(world: FanoutWorld) -> None:
-    """What is packed on disk, or longer as text, included."""
+    """Including those that are compressed on disk, or longer as text."""
     await check_large_parties(world)
 
 
 async def test_the_suite_notices_lists_that_keep_large_parties(
     world: FanoutWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the guard: everything is kept."""
+    """Mutant: every party is kept."""
     guard = "NOT tickwright.may_be_long(party) AND octet_length(party::text) <= $1"
     sql = publisher._LISTS_SQL["list_enabled"]
     assert guard in sql
@@ -68,25 +68,25 @@ async def test_an_entity_that_is_gone_when_its_party_is_read_is_left_out(world: 
     await world.pool.execute(PUT, "packed", LARGE["packed"], MODULE)
     hub = Hub()
     async with world.scheduler() as scheduler:
-        scheduler._publisher._parties = _nobody
+        scheduler._publisher._parties = _no_entities
         await eventually_async(lambda: scheduler.counts["published"] == 1, 30)
         async with world.consumer({MODULE: hub}):
             await eventually_async(lambda: len(hub.ended) == 1, 30)
     assert [task.entity_code for task in hub.runs] == ["small"]
 
 
-async def _nobody(_codes: object) -> dict[str, publisher.ListedEntity]:
+async def _no_entities(_codes: object) -> dict[str, publisher.ListedEntity]:
     return {}
 
 
-async def test_names_that_no_module_has_are_counted_up_to_a_bound(pool: Pool) -> None:
-    """A hundred are enough to see what is wrong."""
+async def test_unknown_module_names_are_counted_up_to_a_bound(pool: Pool) -> None:
+    """The count of names that no module has stops at a hundred."""
     await pool.executemany(PUT, [(f"e{n}", "{}", ",".join(f"M{n}_{k}" for k in range(50))) for n in range(10)])
     assert len((await read_lists(pool)).unknown) == UNKNOWN_MAX
 
 
 async def test_an_entity_has_fifty_modules_at_most(pool: Pool) -> None:
-    """Schedulers and alerts split them again and again."""
+    """Schedulers and alerts split these lists often."""
     names = [f"M{number}" for number in range(51)]
     await pool.execute(PUT, "a", "{}", ",".join(names[:50]))
     with pytest.raises(asyncpg.CheckViolationError, match="entities_at_most_50_modules"):

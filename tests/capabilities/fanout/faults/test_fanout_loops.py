@@ -1,4 +1,4 @@
-"""The loops of fan-out when what they need is away, silent or broken: they end when asked, and ask little meanwhile."""
+"""Fan-out's loops while a server they need is unavailable, silent or broken: they stop when asked, and query little."""
 
 import asyncio
 import json
@@ -50,14 +50,14 @@ async def world(database_url: str, rabbit_server: RabbitServer) -> AsyncIterator
 
 
 def scheduler_of(world: FanoutWorld, wakeups: WakeupListener) -> FanoutScheduler:
-    """Return a scheduler that has nothing to publish, and is not started."""
+    """Return a scheduler that has nothing to publish and is not started."""
     marks = broker = declare = parties = object()
-    publisher = Publisher(marks, broker, "", declare=declare, parties=parties, token="t")  # type: ignore[arg-type]  # nobody asks them
+    publisher = Publisher(marks, broker, "", declare=declare, parties=parties, token="t")  # type: ignore[arg-type]  # never called
     return FanoutScheduler(world.pool, publisher, gates=lambda _: None, wakeups=wakeups)
 
 
 async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) -> None:
-    """The lists are on their way when the process is asked to stop: nothing begins that nobody would end."""
+    """A stop arrives while the lists are read: no task begins that would not be stopped."""
     scheduler = scheduler_of(world, WakeupListener("fanout-wakeups", None, CHANNEL))
     async with world.pool.acquire() as gate, gate.transaction():
         await gate.execute("LOCK TABLE tickwright.modules IN ACCESS EXCLUSIVE MODE")
@@ -71,8 +71,8 @@ async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) 
 
 
 @pytest.mark.storm
-async def test_without_an_ear_the_lists_are_read_no_oftener_than_they_have_to(world: FanoutWorld) -> None:
-    """The way to hear of changes is closed, and tried every second; the lists wait for their ten seconds."""
+async def test_without_notifications_the_lists_are_read_only_every_ten_seconds(world: FanoutWorld) -> None:
+    """LISTEN fails and is retried every second; the lists are read every ten seconds."""
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
     wakeups = WakeupListener("fanout-wakeups", url, CHANNEL)
     scheduler = scheduler_of(world, wakeups)
@@ -86,8 +86,8 @@ async def test_without_an_ear_the_lists_are_read_no_oftener_than_they_have_to(wo
             assert scheduler.lists is first or monotonic() - read_s > REFRESH_WITHOUT_WAKEUPS_S
 
 
-async def test_while_the_broker_is_away_a_round_ends_with_the_first_refusals(world: FanoutWorld) -> None:
-    """What cannot be published is not claimed, entity after entity, module after module, every second."""
+async def test_while_the_broker_is_unavailable_a_round_ends_with_the_first_refusals(world: FanoutWorld) -> None:
+    """The other entities and modules are not claimed every second without being published."""
     await world.put_entities(CODES)
     probe = Stops()
     begun_s = monotonic()
@@ -97,8 +97,8 @@ async def test_while_the_broker_is_away_a_round_ends_with_the_first_refusals(wor
         assert scheduler.counts["published"] == 0
 
 
-async def test_a_success_ahead_of_the_clock_is_told_to_nobody(world: FanoutWorld) -> None:
-    """A clock that had jumped, or a hand, wrote it: who believed it would fetch nothing."""
+async def test_a_last_success_in_the_future_is_in_no_message(world: FanoutWorld) -> None:
+    """A clock that had jumped, or a person, wrote it: a handler that used it would fetch nothing."""
     await world.put_entities(["A", "B"])
     await world.pool.execute(
         "INSERT INTO tickwright.fanout_cursors (entity_code, task_type, last_success_at) "
@@ -113,13 +113,13 @@ async def test_a_success_ahead_of_the_clock_is_told_to_nobody(world: FanoutWorld
     assert [body["LastExecutedAt"] for body in bodies] == [None, None]
 
 
-async def test_a_message_that_fails_in_a_way_nobody_thought_of_ends_as_a_dead_letter(world: FanoutWorld) -> None:
-    """Each delay makes a new copy, whose deliveries count from one: so the delays are counted, too."""
+async def test_a_message_that_fails_unexpectedly_ends_as_a_dead_letter(world: FanoutWorld) -> None:
+    """Each delay makes a new copy, whose deliveries count from one: so delays are counted, too."""
 
     class Broken:
         async def reached(self, name: str, /, **_facts: object) -> None:
             if name == "fanout.begun":
-                raise RuntimeError("nobody thought of it")
+                raise RuntimeError("not foreseen")
 
     window = await world.window()
     await world.put_task("A", window=window)
@@ -141,7 +141,7 @@ async def test_a_message_that_fails_in_a_way_nobody_thought_of_ends_as_a_dead_le
 async def test_a_silent_database_does_not_cost_the_claims_in_redis(
     database_url: str, redis_server: RedisServer
 ) -> None:
-    """Ends to be carried over and drops to be counted wait for it; renewals come well within a claim's ten seconds."""
+    """Carry-overs and counts of drops wait for it; renewals come well within a claim's ten seconds."""
     parts = urlsplit(database_url)
     terms = LeaseTerms(timedelta(seconds=60), timedelta(seconds=1))
     run, other = Run("E1", "LOCATIONS", 1_700_000_000, 1), Run("E2", "LOCATIONS", 1_700_000_000, 1)
@@ -177,10 +177,10 @@ async def test_a_silent_database_does_not_cost_the_claims_in_redis(
         pool.terminate()
 
 
-async def test_a_renewal_beside_an_end_does_not_take_the_run_for_lost(
+async def test_a_renewal_during_an_end_does_not_count_the_run_as_lost(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stores know the claim no more because it has ended: the call is not cancelled, its message not given back."""
+    """The stores no longer have the claim because it has ended: the call is not cancelled, its message not released."""
     monkeypatch.setattr(run_claims, "RENEW_S", 0.05)
     written, renewals = asyncio.Event(), Counter[bool]()
     answer = asyncio.Event()
@@ -211,7 +211,7 @@ async def test_a_renewal_beside_an_end_does_not_take_the_run_for_lost(
         async with asyncio.TaskGroup() as group:
             keeping, working = group.create_task(book.run()), group.create_task(work())
             await written.wait()
-            await eventually_async(lambda: renewals[False] >= 2, what="a renewal has heard that it is not ours")
+            await eventually_async(lambda: renewals[False] >= 2, what="a renewal finds no claim")
             answer.set()
             assert await working
             keeping.cancel()

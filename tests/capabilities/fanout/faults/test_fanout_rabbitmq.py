@@ -1,4 +1,4 @@
-"""Fan-out's queue on a real RabbitMQ: who gets which task when, and what becomes of it."""
+"""Fan-out's queue on a real RabbitMQ: which consumer gets which task, when, and how the task ends."""
 
 import asyncio
 from datetime import timedelta
@@ -12,9 +12,9 @@ from kit.rabbit_queues import raw_channel
 from kit.rabbit_tasks import (
     Fanout,
     check_acknowledged_behind_its_copy,
+    check_acknowledged_once,
     check_deleted_delay_queue,
     check_held_holds_up_no_other,
-    check_said_once,
     nothing_comes,
     taken,
 )
@@ -30,8 +30,8 @@ SECOND = timedelta(seconds=1)
 # ---------------------------------------------------------------------------------------------- queues
 
 
-async def test_making_the_queues_again_changes_nothing(fanout: Fanout) -> None:
-    """Every process declares them at its start, and after each loss of the connection."""
+async def test_declaring_the_queues_again_changes_nothing(fanout: Fanout) -> None:
+    """Every process declares them at its start and after each loss of the connection."""
     await fanout.put("a")
     await fanout.prepare()
     await fanout.prepare()
@@ -41,7 +41,7 @@ async def test_making_the_queues_again_changes_nothing(fanout: Fanout) -> None:
 async def test_a_queue_with_another_argument_is_named_with_the_argument_and_the_remedy(
     rabbit_server: RabbitServer,
 ) -> None:
-    """An argument of a queue cannot be changed: who starts hears which one, and what to do."""
+    """An argument of a queue cannot be changed: the error at start names it and says what to do."""
     fanout = Fanout(rabbit_server.url)
     arguments = {**fanout.names.queues[fanout.names.queue], "x-delivery-limit": 3}
     async with raw_channel(rabbit_server.url) as channel:
@@ -64,7 +64,7 @@ async def test_a_queue_with_another_argument_is_named_with_the_argument_and_the_
 
 @pytest.mark.parametrize("kind", ["fanout", "topic"])
 async def test_an_exchange_of_another_type_is_named(rabbit_server: RabbitServer, kind: str) -> None:
-    """The same for an exchange."""
+    """The error at start names an exchange, too."""
     fanout = Fanout(rabbit_server.url)
     async with raw_channel(rabbit_server.url) as channel:
         await channel.exchange_declare(fanout.names.exchange, exchange_type=kind, durable=True)
@@ -74,8 +74,8 @@ async def test_an_exchange_of_another_type_is_named(rabbit_server: RabbitServer,
     await fanout.remove()
 
 
-async def test_a_user_without_rights_is_told_so(rabbit_server: RabbitServer) -> None:
-    """A right that is missing is no outage: trying again would not help."""
+async def test_a_user_without_rights_is_rejected(rabbit_server: RabbitServer) -> None:
+    """A missing right is no outage: a retry would not help."""
     user = f"u{uuid4().hex[:8]}"
     await asyncio.to_thread(rabbit_server.control, "add_user", user, "secret")
     await asyncio.to_thread(rabbit_server.control, "set_permissions", user, "^none$", ".*", ".*")
@@ -87,21 +87,21 @@ async def test_a_user_without_rights_is_told_so(rabbit_server: RabbitServer) -> 
 
 
 async def test_no_rabbitmq_is_unavailable(rabbit_server: RabbitServer) -> None:
-    """An outage is worth trying again."""
+    """An outage can be retried."""
     with pytest.raises(Unavailable):
         await prepare("amqp://guest:guest@127.0.0.1:1/", fanout_names("t"))
 
 
-# ---------------------------------------------------------------------------------------------- handing out
+# ---------------------------------------------------------------------------------------------- deliveries
 
 
-async def test_a_task_that_is_held_holds_up_no_other(fanout: Fanout) -> None:
-    """One slot each: while one consumer sits on a slow entity, the rest goes to those who are free."""
+async def test_a_held_task_blocks_no_other(fanout: Fanout) -> None:
+    """One slot each: while one consumer works on a slow entity, free consumers get the rest."""
     await check_held_holds_up_no_other(fanout)
 
 
-async def test_no_more_is_in_hand_than_there_are_slots(fanout: Fanout) -> None:
-    """The prefetch is the number of slots: the rest stays in the queue, for whoever is free."""
+async def test_a_consumer_holds_no_more_tasks_than_it_has_slots(fanout: Fanout) -> None:
+    """The prefetch is the number of slots; the rest stays in the queue for free consumers."""
     await fanout.put(*"abcdef")
     async with fanout.consumer(2) as source:
         await taken(source)
@@ -110,13 +110,13 @@ async def test_no_more_is_in_hand_than_there_are_slots(fanout: Fanout) -> None:
         assert await fanout.count(fanout.names.queue) == 4
 
 
-async def test_what_is_said_twice_about_a_task_counts_once(fanout: Fanout) -> None:
-    """A second word about one delivery would close the channel under all others."""
-    await check_said_once(fanout)
+async def test_only_the_first_answer_to_a_delivery_is_sent(fanout: Fanout) -> None:
+    """A second answer to one delivery would close the channel for all others."""
+    await check_acknowledged_once(fanout)
 
 
-async def test_a_release_brings_the_task_back_at_once_and_counts(fanout: Fanout) -> None:
-    """RabbitMQ counts it, and whoever is next sees it."""
+async def test_a_released_task_comes_back_at_once_and_is_counted(fanout: Fanout) -> None:
+    """RabbitMQ counts the delivery, and the next consumer sees the count."""
     await fanout.put("a")
     async with fanout.consumer() as source:
         first = await taken(source)
@@ -126,7 +126,7 @@ async def test_a_release_brings_the_task_back_at_once_and_counts(fanout: Fanout)
 
 
 async def test_the_eleventh_delivery_is_the_last(fanout: Fanout) -> None:
-    """A task that kills every consumer ends among the dead letters with the broker's reason."""
+    """A task that kills every consumer ends as a dead letter with the broker's reason."""
     await fanout.put("poison")
     async with fanout.consumer() as source:
         for number in range(1, REDELIVERIES_MAX + 2):
@@ -139,8 +139,8 @@ async def test_the_eleventh_delivery_is_the_last(fanout: Fanout) -> None:
     assert dead.died_at_s is not None
 
 
-async def test_deliveries_are_counted_on_behind_a_delay(fanout: Fanout) -> None:
-    """A task that kills every consumer is delayed behind each dead one's claim; it ends like one that is not."""
+async def test_deliveries_are_counted_across_delays(fanout: Fanout) -> None:
+    """A task that kills its consumers, and is delayed after each, ends as a dead letter like one that is not."""
     await fanout.put("poison")
     async with fanout.consumer() as source:
         for _ in range(2):
@@ -158,13 +158,13 @@ async def test_deliveries_are_counted_on_behind_a_delay(fanout: Fanout) -> None:
     assert (again.delays, again.headers["tickwright-redeliveries"]) == (1, 0)
 
 
-async def test_quiescing_gives_back_what_was_not_taken_and_keeps_what_was(fanout: Fanout) -> None:
-    """A deploy: others get what waits here at once, and what runs can still be acknowledged."""
+async def test_quiescing_releases_waiting_tasks_and_keeps_taken_ones(fanout: Fanout) -> None:
+    """During a deploy other consumers get the waiting tasks at once; running ones can still be acknowledged."""
     await fanout.put(*"abc")
     async with fanout.consumer(3) as source:
         task = await taken(source)
         assert task.message_id == "a"
-        await eventually_async(lambda: source.waiting == 2, what="the others are here")
+        await eventually_async(lambda: source.waiting == 2, what="the others are prefetched")
         await source.quiesce()
         await fanout.counted(fanout.names.queue, 2)
         await fanout.put("d")
@@ -173,8 +173,8 @@ async def test_quiescing_gives_back_what_was_not_taken_and_keeps_what_was(fanout
     assert await fanout.ids_in(fanout.names.queue) == ["b", "c", "d"]
 
 
-async def test_a_consumer_that_stops_gives_back_what_it_held(fanout: Fanout) -> None:
-    """Closing the connection is enough; acks afterwards are void."""
+async def test_a_consumer_that_stops_releases_what_it_held(fanout: Fanout) -> None:
+    """Closing the connection is enough; later acks are void."""
     await fanout.put("a")
     async with fanout.consumer() as source:
         task = await taken(source)
@@ -183,8 +183,8 @@ async def test_a_consumer_that_stops_gives_back_what_it_held(fanout: Fanout) -> 
     await fanout.counted(fanout.names.queue, 1)
 
 
-async def test_a_consumer_tells_how_many_wait_and_how_many_died(fanout: Fanout) -> None:
-    """What an alert on dead letters is made of, by every consumer's metrics."""
+async def test_a_consumer_reports_queued_tasks_and_dead_letters(fanout: Fanout) -> None:
+    """Every consumer's metrics have what an alert on dead letters needs."""
     await fanout.put(*"abcd")
     await fanout.reject(1)
     async with fanout.consumer(1) as source:
@@ -192,15 +192,15 @@ async def test_a_consumer_tells_how_many_wait_and_how_many_died(fanout: Fanout) 
         await eventually_async(lambda: source.queued is not None)
         found = {(sample.name, *sample.labels): sample.value for sample in source.samples()}
     assert found["tickwright_dead_letters", "fanout"] == 1
-    assert found["tickwright_fanout_queued_tasks",] in {2, 3}, "the count may be from before the hand-out"
+    assert found["tickwright_fanout_queued_tasks",] in {2, 3}, "the count may be from before the delivery"
     assert found["tickwright_fanout_parked_tasks",] == 0
 
 
 # ---------------------------------------------------------------------------------------------- delays
 
 
-async def test_a_delay_keeps_the_message_and_counts_itself(fanout: Fanout) -> None:
-    """Not before its time; id, body and headers as they were; a fresh count of deliveries."""
+async def test_a_delay_keeps_the_message_and_is_counted(fanout: Fanout) -> None:
+    """No earlier than asked; id, body and headers as they were; deliveries count from one."""
     await fanout.put("a", body=b"payload", headers={"trace": "x", "depth": {"n": [1, None, True]}})
     async with fanout.consumer() as source:
         await source.release(await taken(source))
@@ -222,8 +222,8 @@ async def test_a_delay_keeps_the_message_and_counts_itself(fanout: Fanout) -> No
 @pytest.mark.parametrize(
     ("wanted_s", "queue_s"), [(0, 1), (0.2, 1), (1, 1), (9.9, 1), (10, 10), (59, 10), (60, 60), (9999, 60)]
 )
-async def test_a_delay_goes_through_the_queue_nearest_from_below(fanout: Fanout, wanted_s: float, queue_s: int) -> None:
-    """Never longer than asked for, but for the shortest one of a second."""
+async def test_a_delay_uses_the_longest_delay_queue_within_it(fanout: Fanout, wanted_s: float, queue_s: int) -> None:
+    """Never longer than asked for, except for the shortest queue of a second."""
     await fanout.put("a")
     async with fanout.consumer() as source:
         assert await source.delay(await taken(source), timedelta(seconds=wanted_s))
@@ -239,17 +239,17 @@ async def test_a_delay_frees_the_slot_for_others(fanout: Fanout) -> None:
         assert (await taken(source)).message_id == "b"
 
 
-async def test_a_delay_queue_that_somebody_deleted_is_made_anew(fanout: Fanout) -> None:
-    """The copy comes back unroutable, and the original waits for a copy that is confirmed."""
+async def test_a_deleted_delay_queue_is_declared_again(fanout: Fanout) -> None:
+    """The copy is returned as unroutable; the original waits for a copy that is confirmed."""
     await check_deleted_delay_queue(fanout)
 
 
-async def test_the_original_is_acknowledged_only_behind_its_copy(fanout: Fanout) -> None:
-    """While the copy is on its way, the loss of a consumer brings the task back: two at worst, none never."""
+async def test_the_original_is_acknowledged_only_after_its_copy(fanout: Fanout) -> None:
+    """If the consumer is lost before the copy is confirmed, the task comes back: two copies at worst, never none."""
     await check_acknowledged_behind_its_copy(fanout)
 
 
-async def test_a_queue_that_somebody_deleted_under_a_consumer_is_made_anew(fanout: Fanout) -> None:
+async def test_a_queue_deleted_under_a_consumer_is_declared_again(fanout: Fanout) -> None:
     """RabbitMQ cancels the consumer; it declares again and goes on."""
     async with fanout.consumer() as source:
         await fanout.put("a")

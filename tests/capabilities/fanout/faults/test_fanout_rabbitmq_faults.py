@@ -1,4 +1,4 @@
-"""Fan-out's queue while things die: consumers, the connection, the node, and a node that takes nothing."""
+"""Fan-out's queue while consumers, connections or the node die, and while the node refuses messages."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture(scope="module")
 def rabbit_server(mortal_rabbit: RabbitServer) -> RabbitServer:
-    """The queues of this module are on a node that may be killed."""
+    """The queues of this module are on a node that tests may kill."""
     return mortal_rabbit
 
 
@@ -49,8 +49,8 @@ def child(fanout: Fanout, log: Path, slots: int) -> Iterator[Child]:
 # ---------------------------------------------------------------------------------------------- consumers
 
 
-async def test_what_a_killed_consumer_held_comes_at_once_and_is_counted(fanout: Fanout, tmp_path: Path) -> None:
-    """Kill -9 mid-work: no lease to wait for, the broker sees the connection break."""
+async def test_tasks_of_a_killed_consumer_come_back_at_once_and_are_counted(fanout: Fanout, tmp_path: Path) -> None:
+    """Kill -9 during work: no lease to wait for, the broker sees the connection break."""
     await fanout.put("a", "b")
     log = tmp_path / "child.log"
     with child(fanout, log, 2) as process:
@@ -65,7 +65,7 @@ async def test_what_a_killed_consumer_held_comes_at_once_and_is_counted(fanout: 
 
 
 async def test_the_acks_of_a_lost_connection_are_void(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
-    """After a reset the delivery is somebody's again: nothing is said about it over the new connection."""
+    """After a reset the delivery may be another consumer's: no ack for it goes over the new connection."""
     async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
         behind = fanout.behind(proxy.rewrite(mortal_rabbit.url))
         await fanout.put("a", "b")
@@ -84,16 +84,16 @@ async def test_the_acks_of_a_lost_connection_are_void(fanout: Fanout, mortal_rab
     assert await fanout.count(fanout.names.delays[1]) == 0
 
 
-async def test_what_waited_here_when_the_connection_was_lost_is_not_handed_out_twice(
+async def test_tasks_prefetched_by_a_lost_connection_are_handed_out_once(
     fanout: Fanout, mortal_rabbit: RabbitServer
 ) -> None:
-    """It comes again from the broker; the old delivery of it is thrown away."""
+    """The broker delivers them again; the old deliveries are discarded."""
     async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
         await fanout.put(*"abc")
         async with fanout.behind(proxy.rewrite(mortal_rabbit.url)).consumer(3) as source:
-            await eventually_async(lambda: source.waiting == 3, what="all are here")
+            await eventually_async(lambda: source.waiting == 3, what="all are prefetched")
             proxy.reset()
-            await eventually_async(lambda: source.waiting == 6, what="all are here again")
+            await eventually_async(lambda: source.waiting == 6, what="all are prefetched again")
             assert [(one.message_id, one.deliveries) for one in [await taken(source) for _ in range(3)]] == [
                 ("a", 2),
                 ("b", 2),
@@ -103,8 +103,8 @@ async def test_what_waited_here_when_the_connection_was_lost_is_not_handed_out_t
 
 
 @pytest.mark.storm
-async def test_a_lost_confirm_brings_two_and_not_none(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
-    """Nobody can tell whether the copy was taken: the original stays, and the caller's word holds."""
+async def test_a_lost_confirm_leaves_two_copies_and_not_none(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """It is unknown whether the copy was taken: the original stays, and the call still reports a delay."""
     async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
         source_side = fanout.behind(proxy.rewrite(mortal_rabbit.url))
         await fanout.put("warm", "a")
@@ -149,7 +149,7 @@ async def test_a_restarted_node_loses_no_task_and_consumers_come_back(
 
 
 async def test_an_alarm_stops_no_consumer(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
-    """While the node takes nothing, tasks are still handed out, acknowledged and buried."""
+    """While the node takes no message, tasks are still delivered, acknowledged and dead-lettered."""
     await fanout.put(*"abcdef")
     async with fanout.consumer(2) as source:
         first = await taken(source)
@@ -170,12 +170,14 @@ async def test_an_alarm_stops_no_consumer(fanout: Fanout, mortal_rabbit: RabbitS
 
 
 @pytest.mark.storm
-async def test_what_cannot_be_delayed_waits_here_and_is_not_spent(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
-    """An alarm of minutes must not turn waiting tasks into dead letters: no delivery is counted, nothing spins."""
+async def test_a_task_that_cannot_be_delayed_is_parked_and_not_counted(
+    fanout: Fanout, mortal_rabbit: RabbitServer
+) -> None:
+    """An alarm of minutes must not turn waiting tasks into dead letters: no delivery is counted, nothing loops."""
     await check_parked_and_not_spent(fanout, mortal_rabbit)
 
 
-async def test_a_parked_task_is_given_back_when_its_consumer_stops(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+async def test_a_parked_task_is_released_when_its_consumer_stops(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
     """A deploy during an alarm loses nothing."""
     await fanout.put("a")
     async with fanout.consumer() as source:
@@ -189,8 +191,8 @@ async def test_a_parked_task_is_given_back_when_its_consumer_stops(fanout: Fanou
             await alarm(mortal_rabbit, on=False)
 
 
-async def test_what_is_parked_for_too_long_is_given_back(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
-    """RabbitMQ waits half an hour for an acknowledgement, and then closes the channel under everything."""
+async def test_a_task_that_is_parked_for_too_long_is_released(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """RabbitMQ waits half an hour for an acknowledgement, then closes the channel with all its deliveries."""
     await fanout.put("a")
     async with fanout.consumer(unacked_age_max=timedelta()) as source:
         await alarm(mortal_rabbit, on=True)
@@ -202,8 +204,8 @@ async def test_what_is_parked_for_too_long_is_given_back(fanout: Fanout, mortal_
 
 
 @pytest.mark.storm
-async def test_a_connection_that_went_silent_is_made_anew(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
-    """No reset and no answer: the heartbeat notices, on both sides."""
+async def test_a_silent_connection_is_replaced(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """Without a reset or an answer, the heartbeat notices on both sides."""
     async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
         behind = fanout.behind(proxy.rewrite(mortal_rabbit.url) + "?heartbeat=1")
         await fanout.put("a")
@@ -217,7 +219,7 @@ async def test_a_connection_that_went_silent_is_made_anew(fanout: Fanout, mortal
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
 async def test_a_call_that_a_closing_connection_ends_is_a_failure(mortal_rabbit: RabbitServer, turns: int) -> None:
-    """A service that stops while it still starts: the library cancels the call, or raises a bare ``Exception``."""
+    """A service stops during its start: the library cancels the call, or raises a bare ``Exception``."""
     connection = await connect(mortal_rabbit.url, "closing")
     channel = await open_channel(connection)
     closing = asyncio.create_task(close_quietly(connection))
@@ -228,10 +230,10 @@ async def test_a_call_that_a_closing_connection_ends_is_a_failure(mortal_rabbit:
     await closing
 
 
-async def test_an_opening_that_takes_longer_than_a_copy_waits_is_not_begun_again(
+async def test_a_connect_that_takes_longer_than_a_copy_waits_is_not_restarted(
     rabbit_server: RabbitServer, fanout: Fanout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RabbitMQ is slow or far: copies are refused until the connection is there, and then they go out."""
+    """With a slow or distant RabbitMQ, copies are refused until the connection is open, and then go out."""
     monkeypatch.setattr(forwarding, "FORWARD_TIMEOUT_S", 0.8)
     copy = copy_of(b"{}", Basic.Properties(message_id="m"), {}, without=frozenset())
     async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:

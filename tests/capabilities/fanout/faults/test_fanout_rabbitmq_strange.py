@@ -1,4 +1,4 @@
-"""Messages that strangers put into fan-out's queue, and the dead letters: seen, told why, and put back."""
+"""Foreign messages in fan-out's queue, and the dead letters: listed with their reasons, and requeued."""
 
 import asyncio
 import struct
@@ -31,12 +31,12 @@ SECOND = timedelta(seconds=1)
 
 
 class RawProperties(Basic.Properties):
-    """Properties as bytes, which no library would write."""
+    """Properties as bytes that no library would write."""
 
     raw = b""
 
     def marshal(self) -> bytes:
-        """Return them."""
+        """Return the bytes."""
         return self.raw
 
 
@@ -60,7 +60,7 @@ UNREADABLE = {
     "an id that is not UTF-8": struct.pack(">HB", 0x0080, 2) + b"\xff\xfe",
     "a property timestamp": struct.pack(">HQ", 0x0040, 2**62),
     "tables in tables": table(nested(3000)),
-    "a priority that nobody has": struct.pack(">HB", 0x0800, 200),
+    "a priority above the maximum": struct.pack(">HB", 0x0800, 200),
 }
 
 
@@ -85,8 +85,8 @@ async def put_with(fanout: Fanout, body: bytes = b"{}", **properties: Any) -> No
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("what", UNREADABLE)
-async def test_properties_that_nobody_can_read_close_no_connection(fanout: Fanout, what: str) -> None:
-    """The task is handed out without them; those in work beside it are not disturbed, and it can be buried and seen."""
+async def test_unreadable_properties_close_no_connection(fanout: Fanout, what: str) -> None:
+    """The task is delivered without them, others are not disturbed, and it can be dead-lettered and listed."""
     async with fanout.consumer(2) as source:
         await fanout.put("beside")
         beside = await taken(source)
@@ -103,8 +103,8 @@ async def test_properties_that_nobody_can_read_close_no_connection(fanout: Fanou
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-async def test_dead_letters_can_be_seen_though_one_cannot_be_read(fanout: Fanout, what: str) -> None:
-    """What the broker itself moved there is as strange as it was."""
+async def test_dead_letters_can_be_listed_though_one_is_unreadable(fanout: Fanout, what: str) -> None:
+    """A message that the broker itself dead-letters stays as strange as it was."""
     await put_raw(fanout, UNREADABLE[what])
     await fanout.put("good")
     await fanout.reject(2)
@@ -118,7 +118,7 @@ KEYS = {"two bytes": b"\xff\xfe", "as long as can be": b"\xff" * 255, "cut": b"t
 
 @contextmanager
 def keys_as_bytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The library writes routing keys that are not text, for what is published within."""
+    """Let the library publish routing keys that are not text within the block."""
     with monkeypatch.context() as patch:
         patch.setitem(encode.METHODS, "shortstr", _short)
         yield
@@ -140,10 +140,10 @@ async def put_under(url: str, exchange: str, key: bytes, **properties: Any) -> N
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("key", KEYS)
-async def test_a_routing_key_that_nobody_can_read_closes_no_connection(
+async def test_an_unreadable_routing_key_closes_no_connection(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """The header ``CC`` brings it here; tasks in work beside it keep their attempts, and it can be buried and seen."""
+    """The header ``CC`` routes it here; other tasks keep their attempts, and it can be dead-lettered and listed."""
     async with fanout.consumer(2) as source:
         await fanout.put("beside")
         beside = await taken(source)
@@ -158,10 +158,10 @@ async def test_a_routing_key_that_nobody_can_read_closes_no_connection(
 
 
 @pytest.mark.parametrize("key", KEYS)
-async def test_dead_letters_can_be_seen_though_a_routing_key_cannot_be_read(
+async def test_dead_letters_can_be_listed_though_a_routing_key_is_unreadable(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """Also where it was published among them."""
+    """Also where it was published into the queue of dead letters."""
     with keys_as_bytes(monkeypatch):
         await put_under(fanout.url, fanout.names.exchange, KEYS[key], message_id="t", headers={"CC": [TASK_KEY]})
     await fanout.put("good")
@@ -175,10 +175,10 @@ async def test_dead_letters_can_be_seen_though_a_routing_key_cannot_be_read(
 
 
 @pytest.mark.parametrize("key", KEYS)
-async def test_routing_keys_that_nobody_can_read_harm_no_listener_of_reports(
+async def test_unreadable_routing_keys_do_not_disturb_listeners_of_reports(
     rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """Its exchange takes every key; its dead letters can be seen."""
+    """Their exchange takes every key; its dead letters can be listed."""
     reports = Reports(rabbit_server.url)
     await reports.prepare("users")
     with keys_as_bytes(monkeypatch):
@@ -195,18 +195,20 @@ async def test_routing_keys_that_nobody_can_read_harm_no_listener_of_reports(
     await reports.remove()
 
 
-async def test_reading_names_strictly_is_found(fanout: Fanout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutant: the library's own way."""
+async def test_the_suite_notices_names_that_are_decoded_strictly(
+    fanout: Fanout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the library's own decoding."""
     mutate(monkeypatch, wire._readable_name, "except UnicodeDecodeError", "except ZeroDivisionError")
     with pytest.raises((AssertionError, TimeoutError)):
-        await test_a_routing_key_that_nobody_can_read_closes_no_connection(fanout, monkeypatch, "two bytes")
+        await test_an_unreadable_routing_key_closes_no_connection(fanout, monkeypatch, "two bytes")
 
 
 @pytest.mark.parametrize("steady_s", [3600.0, 0.0], ids=["lost at once", "after it has lasted"])
 async def test_each_connection_that_is_lost_at_once_lengthens_the_pause(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, rabbit_server: RabbitServer, steady_s: float
 ) -> None:
-    """That a connection was made is no success yet: a message may end each of them."""
+    """An open connection is no success yet: a message may end each one."""
     made: list[str] = []
 
     class Noted(Pause):
@@ -227,7 +229,7 @@ async def test_each_connection_that_is_lost_at_once_lengthens_the_pause(
     ):
         for _ in range(3):
 
-            def looked_after(before: Any = subscription) -> bool:
+            def has_ticked(before: Any = subscription) -> bool:
                 subscription, ticked_s = source._subscription, source._ticked_s
                 return (
                     subscription is not None
@@ -236,14 +238,14 @@ async def test_each_connection_that_is_lost_at_once_lengthens_the_pause(
                     and ticked_s > subscription.begun_s
                 )
 
-            await eventually_async(looked_after, 30, what="connected and looked after")
+            await eventually_async(has_ticked, 30, what="connected, and ticked since")
             subscription = source._subscription
             proxy.reset()
     assert ("forgotten" in made) == (not steady_s)
     assert made.count("counted") >= 3
 
 
-async def test_a_connection_that_counts_at_once_is_found(
+async def test_the_suite_notices_a_pause_that_is_reset_at_once(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, rabbit_server: RabbitServer
 ) -> None:
     """Mutant: failures are forgotten as soon as there is a connection."""
@@ -266,7 +268,7 @@ async def test_a_connection_that_counts_at_once_is_found(
     ],
 )
 async def test_headers_of_the_wrong_type_are_read_as_none(fanout: Fanout, headers: dict[str, Any]) -> None:
-    """Wherever the broker or we would count, whatever is written there."""
+    """Headers in which the broker or fan-out counts may hold any value."""
     await fanout.put("a", headers=headers)
     async with fanout.consumer() as source:
         task = await taken(source)
@@ -282,8 +284,8 @@ async def test_headers_of_the_wrong_type_are_read_as_none(fanout: Fanout, header
     assert (dead.message_id, dead.reason) == ("a", "rejected")
 
 
-def test_a_count_is_believed_only_of_what_the_broker_hands_out_again() -> None:
-    """Whoever publishes can write the broker's headers, too."""
+def test_a_delivery_count_is_used_only_of_redelivered_messages() -> None:
+    """Any publisher can write the broker's headers, too."""
     assert deliveries_of(9, again=False) == 1
     assert deliveries_of(9, again=True) == 10
     assert deliveries_of(None, again=True) == 2
@@ -292,7 +294,7 @@ def test_a_count_is_believed_only_of_what_the_broker_hands_out_again() -> None:
 
 
 async def test_a_message_without_an_id_gets_one_with_its_copy(fanout: Fanout) -> None:
-    """A return is told apart by its id, and a dead letter is named by it."""
+    """A return is matched by its id, and a dead letter is named by it."""
     await put_raw(fanout, struct.pack(">H", 0))
     async with fanout.consumer() as source:
         task = await taken(source)
@@ -303,8 +305,8 @@ async def test_a_message_without_an_id_gets_one_with_its_copy(fanout: Fanout) ->
     assert await fanout.dead.requeue(10, message_ids=[dead.message_id]) == [dead.message_id]
 
 
-async def test_what_a_copy_keeps_and_what_it_leaves_behind(fanout: Fanout) -> None:
-    """Texts stay; a time to live would end the delay, and CC would send each copy to more queues."""
+async def test_a_copy_keeps_its_properties_except_expiration_user_and_cc(fanout: Fanout) -> None:
+    """An expiration would end the delay, and CC would send each copy to more queues."""
     await put_with(
         fanout,
         b"\x1f\x8b",
@@ -332,8 +334,8 @@ async def test_what_a_copy_keeps_and_what_it_leaves_behind(fanout: Fanout) -> No
     assert await fanout.count(fanout.names.dead) == 0
 
 
-async def test_headers_that_fill_a_frame_are_buried_by_the_broker(fanout: Fanout) -> None:
-    """With our words they would not fit, and the broker would close the connection that brings them."""
+async def test_a_message_whose_headers_fill_a_frame_is_dead_lettered_by_the_broker(fanout: Fanout) -> None:
+    """With our headers they would not fit, and the broker would close the connection."""
     await fanout.put("a", headers={"big": "x" * 130_000})
     async with fanout.consumer() as source:
         assert await source.dead_letter(await taken(source), "poison", "t" * 5000)
@@ -342,8 +344,8 @@ async def test_headers_that_fill_a_frame_are_buried_by_the_broker(fanout: Fanout
     assert [(one.message_id, one.reason) for one in (await fanout.dead.peek(10)).messages] == [("a", "rejected")]
 
 
-async def test_a_task_with_a_time_to_live_of_its_own_ends_among_the_dead_letters(fanout: Fanout) -> None:
-    """Nothing that was published vanishes without a trace."""
+async def test_a_task_with_its_own_time_to_live_ends_as_a_dead_letter(fanout: Fanout) -> None:
+    """No published message vanishes without a trace."""
     await put_with(fanout, message_id="a", expiration="1", delivery_mode=2)
     await fanout.counted(fanout.names.dead, 1)
     assert [(one.message_id, one.reason) for one in (await fanout.dead.peek(10)).messages] == [("a", "expired")]
@@ -352,32 +354,32 @@ async def test_a_task_with_a_time_to_live_of_its_own_ends_among_the_dead_letters
 # ---------------------------------------------------------------------------------------------- dead letters
 
 
-async def bury_all(fanout: Fanout, *ids: str) -> None:
-    """Put tasks in and bury them in their order."""
+async def dead_letter_all(fanout: Fanout, *ids: str) -> None:
+    """Publish tasks and dead-letter them in their order."""
     await fanout.put(*ids)
     async with fanout.consumer() as source:
         for one in ids:
             assert await source.dead_letter(await taken(source), f"reason_{one}", f"text of {one}")
 
 
-async def test_a_dead_letter_says_why_and_since_when(fanout: Fanout) -> None:
-    """A code, words for people, and an instant; the message as it was."""
+async def test_a_dead_letter_has_its_reason_and_instant(fanout: Fanout) -> None:
+    """A reason code, a text for people, an instant, and the unchanged message."""
     await fanout.put("a", body=b'{"TaskType": "TARIFFS"}', headers={"trace": "x"})
     async with fanout.consumer() as source:
         assert await source.dead_letter(
-            await taken(source), "unknown_module", "Nobody here handles TARIFFS." + "." * 2000
+            await taken(source), "unknown_module", "No process here handles TARIFFS." + "." * 2000
         )
     [dead], count = await fanout.dead.peek(10)
     assert count == 1
     assert (dead.message_id, dead.reason, dead.body) == ("a", "unknown_module", b'{"TaskType": "TARIFFS"}')
-    assert dead.text.startswith("Nobody here handles TARIFFS.")
+    assert dead.text.startswith("No process here handles TARIFFS.")
     assert len(dead.text) == 1000
     assert dead.died_at_s is not None
 
 
-async def test_looking_changes_neither_the_dead_letters_nor_their_order(fanout: Fanout) -> None:
-    """However often somebody looks: a broker that counts deliveries must not drop them for it."""
-    await bury_all(fanout, *"abcde")
+async def test_listing_changes_neither_the_dead_letters_nor_their_order(fanout: Fanout) -> None:
+    """However often they are listed: a broker that counts deliveries must not drop them."""
+    await dead_letter_all(fanout, *"abcde")
     for _ in range(25):
         peeked = await fanout.dead.peek(3)
         assert [one.message_id for one in peeked.messages] == ["a", "b", "c"]
@@ -386,7 +388,7 @@ async def test_looking_changes_neither_the_dead_letters_nor_their_order(fanout: 
 
 
 async def test_a_large_body_is_shown_in_part(fanout: Fanout) -> None:
-    """A page of dead letters has a bound; what is put back is whole."""
+    """A page of dead letters is bounded; what is requeued is whole."""
     whole = b"x" * (BODY_SHOWN_BYTES_MAX * 3)
     await fanout.put("a", body=whole)
     await fanout.reject(1)
@@ -396,10 +398,10 @@ async def test_a_large_body_is_shown_in_part(fanout: Fanout) -> None:
 
 
 @pytest.mark.parametrize(("body", "headers"), [(b"x" * 100_000, {}), (b"", {f"h{n}": "x" for n in range(8_000)})])
-async def test_a_look_reads_so_many_bytes_of_whole_messages(
+async def test_a_listing_reads_a_bounded_number_of_bytes_of_whole_messages(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, body: bytes, headers: dict[str, str]
 ) -> None:
-    """Headers and what is not shown of a body count; how many there are in all says that there are more."""
+    """Headers and hidden parts of bodies count; the total shows that there are more."""
     monkeypatch.setattr(dead_letters, "PEEK_BYTES_MAX", 150_000)
     monkeypatch.setattr(dead_letters, "BODY_SHOWN_BYTES_MAX", 10)
     await fanout.put(*"abcd", body=body, headers=headers)
@@ -408,20 +410,20 @@ async def test_a_look_reads_so_many_bytes_of_whole_messages(
     assert ([one.message_id for one in peeked.messages], peeked.total) == (["a", "b"], 4)
 
 
-async def test_a_look_that_takes_too_long_returns_what_it_has_seen(
+async def test_a_listing_that_takes_too_long_returns_what_it_has_read(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One message at least; the others wait where they are, and are counted."""
-    await bury_all(fanout, *"abc")
+    """One message at least; the others stay in the queue and are counted."""
+    await dead_letter_all(fanout, *"abc")
     monkeypatch.setattr(dead_letters, "PEEK_S_MAX", 0.0)
     for _ in range(2):
         peeked = await fanout.dead.peek(10)
         assert ([one.message_id for one in peeked.messages], peeked.total) == (["a"], 3)
 
 
-async def test_requeued_by_id_they_start_afresh_and_the_others_stay(fanout: Fanout) -> None:
-    """A fresh count of deliveries and delays, no traces of the death; ids that are not there are left out."""
-    await bury_all(fanout, *"abcd")
+async def test_dead_letters_requeued_by_id_start_afresh_and_the_others_stay(fanout: Fanout) -> None:
+    """Deliveries and delays count from one, headers of the death are gone; unknown ids are left out."""
+    await dead_letter_all(fanout, *"abcd")
     assert await fanout.dead.requeue(10, message_ids=["c", "a", "nowhere"]) == ["a", "c"]
     await fanout.counted(fanout.names.dead, 2)
     async with fanout.consumer() as source:
@@ -432,35 +434,33 @@ async def test_requeued_by_id_they_start_afresh_and_the_others_stay(fanout: Fano
     assert await fanout.ids_in(fanout.names.dead) == ["b", "d"]
 
 
-async def test_requeued_without_ids_the_oldest_go_first_up_to_a_limit(fanout: Fanout) -> None:
-    """In their order."""
-    await bury_all(fanout, *"abcd")
+async def test_requeuing_without_ids_takes_the_oldest_up_to_a_limit(fanout: Fanout) -> None:
+    """They keep their order."""
+    await dead_letter_all(fanout, *"abcd")
     assert await fanout.dead.requeue(3) == ["a", "b", "c"]
     assert await fanout.ids_in(fanout.names.queue) == ["a", "b", "c"]
     assert await fanout.dead.requeue(3) == ["d"]
     assert await fanout.dead.requeue(3) == []
 
 
-async def test_what_is_buried_again_at_once_is_not_requeued_for_ever(fanout: Fanout) -> None:
+async def test_tasks_that_are_dead_lettered_again_at_once_are_not_requeued_for_ever(fanout: Fanout) -> None:
     """Only what was dead at the beginning is moved."""
-    await bury_all(fanout, "a")
+    await dead_letter_all(fanout, "a")
     async with fanout.consumer() as source:
 
-        async def bury_for_ever() -> None:
+        async def dead_letter_for_ever() -> None:
             while True:
                 await source.dead_letter(await source.take(), "again", "and again")
 
-        burying = asyncio.create_task(bury_for_ever())
+        dead_lettering = asyncio.create_task(dead_letter_for_ever())
         assert await fanout.dead.requeue(1000) == ["a"]
         await fanout.counted(fanout.names.dead, 1)
-        burying.cancel()
+        dead_lettering.cancel()
 
 
 @pytest.mark.storm
-async def test_a_requeue_that_nobody_confirms_keeps_the_dead_letter(
-    fanout: Fanout, rabbit_server: RabbitServer
-) -> None:
-    """It is acknowledged behind the confirm of its copy: two at worst, none never."""
+async def test_an_unconfirmed_requeue_keeps_the_dead_letter(fanout: Fanout, rabbit_server: RabbitServer) -> None:
+    """It is acknowledged after the confirm of its copy: two copies at worst, never none."""
     await fanout.put("a", body=b"the last word")
     async with fanout.consumer() as source:
         assert await source.dead_letter(await taken(source), "reason", "text")
@@ -472,17 +472,17 @@ async def test_a_requeue_that_nobody_confirms_keeps_the_dead_letter(
     await fanout.counted(fanout.names.dead, 1)
 
 
-async def test_the_dead_letters_of_a_broker_that_is_away_are_unavailable(fanout: Fanout) -> None:
-    """Not an empty list."""
-    away = fanout.behind("amqp://guest:guest@127.0.0.1:1/").dead
+async def test_dead_letters_of_an_unavailable_broker_are_unavailable(fanout: Fanout) -> None:
+    """The answer is an error, not an empty list."""
+    unreachable = fanout.behind("amqp://guest:guest@127.0.0.1:1/").dead
     with pytest.raises(Unavailable):
-        await away.peek(1)
+        await unreachable.peek(1)
     with pytest.raises(Unavailable):
-        await away.requeue(1)
+        await unreachable.requeue(1)
 
 
-async def test_there_are_dead_letters_to_ask_for_before_anything_ran(rabbit_server: RabbitServer) -> None:
-    """The first question makes the queues."""
+async def test_dead_letters_can_be_listed_before_anything_ran(rabbit_server: RabbitServer) -> None:
+    """The first query declares the queues."""
     fanout = Fanout(rabbit_server.url)
     assert await fanout.dead.peek(10) == ([], 0)
     async with fanout.consumer() as source:

@@ -1,4 +1,4 @@
-"""Redis that is flushed, killed, full or deaf, and a database that is away: no window is lost, none runs twice."""
+"""Redis is flushed, killed, full or silent, the database unavailable: no window is lost, none runs twice."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ COUNTS = "SELECT succeeded, failed FROM tickwright.fanout_windows WHERE window_a
 
 
 async def test_a_cancellation_while_it_connects_is_not_lost(redis_server: RedisServer) -> None:
-    """The client swallows one that comes while it connects, one time in five, and a loop that ends by it goes on."""
+    """The client swallows one in five that come while it connects; a loop that should end would go on."""
     went_on = 0
     for turns in range(300):
         link = RedisClient(redis_server.url)
@@ -63,7 +63,7 @@ async def test_a_cancellation_while_it_connects_is_not_lost(redis_server: RedisS
 
 
 async def check_failover() -> None:
-    """Fill the pool, let the name lead to another server, and make the one behind it a replica."""
+    """Fill the pool, point the name to another server, and make the old one a replica."""
     ttl = timedelta(seconds=10)
     async with AsyncExitStack() as stack:
         old, new = (stack.enter_context(started(RedisServer())) for _ in range(2))
@@ -85,13 +85,13 @@ async def check_failover() -> None:
         assert not any(isinstance(one, BaseException) for one in await claims("third"))
 
 
-async def test_a_primary_that_became_a_replica_behind_its_name_is_left() -> None:
-    """Its connections stay open and answer; one such answer drops all of them, also those that were in use."""
+async def test_connections_to_a_primary_that_became_a_replica_are_dropped() -> None:
+    """They stay open and answer; one refusal drops all of them, also those that were in use."""
     await check_failover()
 
 
-async def test_connections_to_a_replica_that_are_kept_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant goes on asking the server that refused."""
+async def test_the_suite_notices_kept_connections_to_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: the client keeps using the server that refused."""
     mutate(monkeypatch, RedisClient._translated, "await self._reconnect()", "pass")
     with pytest.raises(AssertionError):
         await check_failover()
@@ -99,7 +99,7 @@ async def test_connections_to_a_replica_that_are_kept_are_found(monkeypatch: pyt
 
 @dataclass
 class Two:
-    """Two consumers, or schedulers, on one Redis and one database, each behind a proxy that both share."""
+    """Two consumers, or schedulers, on one Redis and one database, behind a proxy for each server."""
 
     redis: TcpProxy
     database: TcpProxy
@@ -110,21 +110,21 @@ class Two:
     owners: list[int]
 
     def runs(self) -> list[TwoStoreRunClaims]:
-        """The run claims of each."""
+        """Return the run claims of each."""
         pairs = zip(self.links, self.pools, strict=True)
         return [
             TwoStoreRunClaims(RedisRunClaims(link, prefix=self.prefix), LedgerRunClaims(pool)) for link, pool in pairs
         ]
 
     def marks(self) -> list[FallbackMarks]:
-        """The marks of each."""
+        """Return the marks of each."""
         pairs = zip(self.links, self.pools, strict=True)
         return [FallbackMarks(RedisMarks(link, prefix=self.prefix), LedgerMarks(pool)) for link, pool in pairs]
 
 
 @pytest.fixture
 async def two(mortal_redis: RedisServer, database_url: str) -> AsyncIterator[Two]:
-    """Two processes' worth of clients, and a connection that no fault touches."""
+    """Clients of two processes, and a connection that no fault touches."""
     async with TcpProxy("127.0.0.1", mortal_redis.port) as redis, TcpProxy(*_place(database_url)) as database:
         pool = await open_pool(database_url, max_size=2)
         pools = [await open_pool(database.rewrite(database_url), max_size=2) for _ in range(2)]
@@ -143,20 +143,20 @@ def _place(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or 0
 
 
-def away(proxy: TcpProxy) -> None:
-    """Cut a server off at once."""
+def cut_off(proxy: TcpProxy) -> None:
+    """Make a server unreachable at once."""
     proxy.refuse()
     proxy.reset()
 
 
 async def mark_of(marks: Marks, place: EntityWindow, token: str) -> Mark:
-    """Claim one place."""
+    """Claim one window of an entity."""
     [claimed] = await marks.claim([place], token, LONG)
     return claimed.mark
 
 
 async def begins(store: TwoStoreRunClaims, run: Run, owner: int) -> bool:
-    """Whether a run begins now; false as well while nobody answers."""
+    """Return whether a run begins now; false as well while no store answers."""
     try:
         return await start_of(store, run, owner) is RunStart.BEGUN
     except Unavailable:
@@ -164,7 +164,7 @@ async def begins(store: TwoStoreRunClaims, run: Run, owner: int) -> bool:
 
 
 async def carried(store: TwoStoreRunClaims) -> bool:
-    """Whether everything is told to the ledger."""
+    """Return whether every end is carried over to the ledger."""
     try:
         return await store.carry() == 0
     except Unavailable:
@@ -174,8 +174,8 @@ async def carried(store: TwoStoreRunClaims) -> bool:
 # ---------------------------------------------------------------------- marks
 
 
-async def test_a_claim_whose_reply_was_lost_is_mine_when_it_is_repeated(redis_server: RedisServer) -> None:
-    """Its own success is never read as somebody else's: the window would be skipped."""
+async def test_a_claim_whose_reply_was_lost_succeeds_when_it_is_repeated(redis_server: RedisServer) -> None:
+    """A scheduler's own claim is never read as another one's: the window would be skipped."""
     async with TcpProxy("127.0.0.1", redis_server.port) as proxy, redis_link(proxy.rewrite(redis_server.url)) as link:
         prefix = fresh_prefix()
         marks = RedisMarks(link, prefix=prefix)
@@ -191,7 +191,7 @@ async def test_a_claim_whose_reply_was_lost_is_mine_when_it_is_repeated(redis_se
 
 
 async def test_no_command_is_sent_twice(redis_server: RedisServer) -> None:
-    """The library repeats nothing by itself: one call is one script, even when the connection breaks under it."""
+    """The library repeats nothing by itself: one call is one script, even if the connection breaks during it."""
     async with TcpProxy("127.0.0.1", redis_server.port) as proxy, redis_link(proxy.rewrite(redis_server.url)) as link:
         runs = RedisRunClaims(link, prefix=fresh_prefix())
         await start_of(runs, NEXT._replace(entity_code="warm"), 1)
@@ -206,7 +206,7 @@ async def test_no_command_is_sent_twice(redis_server: RedisServer) -> None:
 async def test_a_flush_in_the_middle_publishes_twice_at_worst_and_runs_once(
     two: Two, mortal_redis: RedisServer
 ) -> None:
-    """FLUSHALL between seal and the next look: the second message is a duplicate that the ledger refuses."""
+    """FLUSHALL between seal and the next check: the second message is a duplicate that the ledger refuses."""
     (first, second), consumers = two.marks(), two.runs()
     assert {one.mark for one in await first.claim(PLACES, "a", LONG)} == {Mark.MINE}
     assert await first.seal(PLACES, "a", keep=HOUR) == 0
@@ -219,13 +219,13 @@ async def test_a_flush_in_the_middle_publishes_twice_at_worst_and_runs_once(
     assert await end_one(consumers[0], RUN, begun, two.owners[0])
     assert await start_of(consumers[1], RUN, two.owners[1]) is RunStart.DONE
     assert tuple(await two.pool.fetchrow(COUNTS, WINDOW)) == (1, 0)
-    assert await start_of(consumers[1], NEXT, two.owners[1]) is RunStart.BEGUN, "a claim was not given back to Redis"
+    assert await start_of(consumers[1], NEXT, two.owners[1]) is RunStart.BEGUN, "a claim was not released in Redis"
 
 
-async def test_without_redis_the_ledger_decides_and_redis_is_told_when_it_is_back(
+async def test_without_redis_the_ledger_decides_and_redis_catches_up_when_it_is_back(
     two: Two, mortal_redis: RedisServer
 ) -> None:
-    """Killed between two chunks: every window stays one scheduler's, and what was published stays published."""
+    """Redis is killed between two chunks: every window stays one scheduler's, and published ones stay published."""
     first, second = two.marks()
     assert {one.mark for one in await first.claim(PLACES[:10], "a", LONG)} == {Mark.MINE}
     await asyncio.to_thread(mortal_redis.kill9)
@@ -245,12 +245,12 @@ async def test_without_redis_the_ledger_decides_and_redis_is_told_when_it_is_bac
     assert {one.mark for one in await two.marks()[1].claim(PLACES, "c", LONG)} == {Mark.SEALED}
 
 
-async def test_what_could_not_be_published_is_free_in_the_store_that_gave_it(
+async def test_an_unpublished_claim_is_released_in_the_store_that_granted_it(
     two: Two, mortal_redis: RedisServer
 ) -> None:
-    """A release goes where the claim was, also when Redis came or went in between."""
+    """The release goes where the claim was, also when Redis failed or came back in between."""
     first, second = two.marks()
-    away(two.redis)
+    cut_off(two.redis)
     assert await mark_of(first, PLACES[0], "a") is Mark.MINE
     await first.release(PLACES[:1], "a")
     assert await mark_of(second, PLACES[0], "b") is Mark.MINE
@@ -266,7 +266,7 @@ async def test_what_could_not_be_published_is_free_in_the_store_that_gave_it(
     assert await mark_of(two.marks()[1], PLACES[1], "c") is Mark.MINE
 
 
-async def test_a_full_redis_is_one_that_does_not_answer(two: Two, mortal_redis: RedisServer) -> None:
+async def test_a_full_redis_counts_as_unavailable(two: Two, mortal_redis: RedisServer) -> None:
     """Out of memory under noeviction: the ledger decides, with one line in the log and one when it is over."""
     first, second = two.marks()
     async with Redis.from_url(mortal_redis.url) as redis:
@@ -287,8 +287,8 @@ async def test_a_full_redis_is_one_that_does_not_answer(two: Two, mortal_redis: 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
-async def test_a_redis_that_is_far_decides_slowly_or_counts_as_away(two: Two, each_way_s: float) -> None:
-    """Below its bound of a second it decides; beyond, the ledger does, and what arrives late changes nothing."""
+async def test_a_distant_redis_decides_slowly_or_counts_as_unavailable(two: Two, each_way_s: float) -> None:
+    """Within its bound of a second it decides; beyond it the ledger does, and late answers change nothing."""
     (first, second), consumers = two.marks(), two.runs()
     two.redis.delay(each_way_s)
     with capture_logs() as lines:
@@ -304,10 +304,10 @@ async def test_a_redis_that_is_far_decides_slowly_or_counts_as_away(two: Two, ea
     assert tuple(await two.pool.fetchrow(COUNTS, WINDOW)) == (1, 0)
 
 
-async def test_with_both_stores_away_nobody_says_who_publishes(two: Two) -> None:
+async def test_with_both_stores_unavailable_claiming_marks_fails(two: Two) -> None:
     """Then nothing is published: an answer would be a guess."""
-    away(two.redis)
-    away(two.database)
+    cut_off(two.redis)
+    cut_off(two.database)
     with pytest.raises(Unavailable):
         await two.marks()[0].claim(PLACES, "a", LONG)
 
@@ -315,8 +315,8 @@ async def test_with_both_stores_away_nobody_says_who_publishes(two: Two) -> None
 # ---------------------------------------------------------------------- runs
 
 
-async def test_a_killed_database_stops_no_consumer_and_hears_of_everything_later(mortal_redis: RedisServer) -> None:
-    """Kill -9 of PostgreSQL: tasks run on Redis alone, one at a time and none twice; then the cursors know of it."""
+async def test_a_killed_database_stops_no_consumer_and_gets_every_end_later(mortal_redis: RedisServer) -> None:
+    """Kill -9 of PostgreSQL: tasks run on Redis alone, one at a time and none twice; the cursors get the ends later."""
     prefix = fresh_prefix()
     with started(PostgresServer()) as server:
         url = server.create_database("fanout")
@@ -343,16 +343,16 @@ async def test_a_killed_database_stops_no_consumer_and_hears_of_everything_later
             row = await pool.fetchrow(CURSOR)
             assert row["last_window_at"].timestamp() == NEXT.window_s
             assert row["last_success_at"].timestamp() == pytest.approx(following.begun_s, abs=1e-5)
-            assert row["owner"] is None, "a claim of before the kill was left behind"
+            assert row["owner"] is None, "a claim from before the kill is still there"
             assert tuple(await pool.fetchrow(COUNTS, NEXT.window_s)) == (1, 0)
             assert await RedisRunClaims(link, prefix=prefix).carried(10) == []
         await pool.close()
 
 
-async def test_a_run_that_began_in_redis_alone_stays_alone_when_the_database_is_back(two: Two) -> None:
-    """Redis is asked first, so a change of mode lets nobody in beside it."""
+async def test_a_run_begun_in_redis_alone_stays_the_only_one_when_the_database_is_back(two: Two) -> None:
+    """Redis is asked first, so a change of mode lets no second run begin beside it."""
     first, second = two.runs()
-    away(two.database)
+    cut_off(two.database)
     alone = await begin_one(first, RUN, 0)
     assert alone.start is RunStart.BEGUN
     two.database.heal()
@@ -365,10 +365,10 @@ async def test_a_run_that_began_in_redis_alone_stays_alone_when_the_database_is_
     assert (await two.pool.fetchrow(CURSOR))["last_window_at"].timestamp() == WINDOW
 
 
-async def test_a_run_that_began_in_the_ledger_alone_stays_alone_when_redis_is_back(two: Two) -> None:
-    """The ledger refuses, and what Redis gave is given back, so that nothing hangs behind the run's end."""
+async def test_a_run_begun_in_the_ledger_alone_stays_the_only_one_when_redis_is_back(two: Two) -> None:
+    """The ledger refuses a second run, and its claim in Redis is released, so that it does not outlast the first."""
     first, second = two.runs()
-    away(two.redis)
+    cut_off(two.redis)
     alone = await begin_one(first, RUN, two.owners[0])
     assert alone.start is RunStart.BEGUN
     assert await start_of(second, RUN, two.owners[1]) is RunStart.BUSY
@@ -379,13 +379,13 @@ async def test_a_run_that_began_in_the_ledger_alone_stays_alone_when_redis_is_ba
     assert await start_of(fresh, NEXT, two.owners[1]) is RunStart.BEGUN
 
 
-async def test_an_end_that_nobody_hears_is_kept_and_written_later(two: Two) -> None:
-    """With both stores away nothing begins, but what runs ends: the ledger hears of it, once, when it is back."""
+async def test_an_end_without_a_store_is_kept_and_written_later(two: Two) -> None:
+    """With both stores unavailable nothing begins, but runs end: the ledger gets each end once, when it is back."""
     first, second = two.runs()
     begun, other = await begin_one(first, RUN, two.owners[0]), RUN._replace(entity_code="E2")
     failing = await begin_one(first, other, two.owners[0])
-    away(two.redis)
-    away(two.database)
+    cut_off(two.redis)
+    cut_off(two.database)
     with pytest.raises(Unavailable):
         await first.begin([NEXT], two.owners[0])
     assert await end_one(first, RUN, begun, two.owners[0])
@@ -398,12 +398,12 @@ async def test_an_end_that_nobody_hears_is_kept_and_written_later(two: Two) -> N
     assert await start_of(second, other, two.owners[1]) is RunStart.BEGUN
 
 
-async def test_a_success_in_redis_alone_that_redis_cannot_be_told_reaches_the_ledger(two: Two) -> None:
-    """Begun without the database, ended without Redis: kept here until the database is back."""
+async def test_a_success_of_a_run_in_redis_alone_reaches_the_ledger_without_redis(two: Two) -> None:
+    """Begun without the database, ended without Redis: the consumer keeps it until the database is back."""
     first, second = two.runs()
-    away(two.database)
+    cut_off(two.database)
     begun = await begin_one(first, RUN, 0)
-    away(two.redis)
+    cut_off(two.redis)
     assert await end_one(first, RUN, begun, 0)
     two.database.heal()
     await eventually_async(lambda: carried(first))
@@ -412,7 +412,7 @@ async def test_a_success_in_redis_alone_that_redis_cannot_be_told_reaches_the_le
 
 
 async def test_a_session_lost_with_the_database_does_not_cost_the_run(two: Two) -> None:
-    """Others reclaimed it while the database was away for us; Redis proves that nobody has run it since."""
+    """The ledger reclaimed it while this process had no database; Redis proves that no consumer has run it since."""
     first, second = two.runs()
     begun = await begin_one(first, RUN, two.owners[0])
     async with two.pool.acquire() as connection, connection.transaction():
@@ -424,8 +424,10 @@ async def test_a_session_lost_with_the_database_does_not_cost_the_run(two: Two) 
     assert await start_of(second, RUN, two.owners[1]) is RunStart.DONE
 
 
-async def test_a_zombie_whose_claims_are_over_in_both_ends_nothing(two: Two, mortal_redis: RedisServer) -> None:
-    """Reclaimed in the ledger and run by another one: its end is refused and its renewal too."""
+async def test_a_zombie_whose_claims_are_gone_from_both_stores_ends_nothing(
+    two: Two, mortal_redis: RedisServer
+) -> None:
+    """Its run was reclaimed in the ledger and begun by another consumer: its end and its renewal are refused."""
     first, second = two.runs()
     begun = await begin_one(first, RUN, two.owners[0])
     async with two.pool.acquire() as connection, connection.transaction():
@@ -440,8 +442,8 @@ async def test_a_zombie_whose_claims_are_over_in_both_ends_nothing(two: Two, mor
     assert await end_one(second, RUN, heir, two.owners[1])
 
 
-async def test_a_deaf_database_delays_a_task_by_seconds_only(two: Two) -> None:
-    """Nothing answers and nothing breaks: after a bound the consumer goes on with Redis, and at once the next time."""
+async def test_a_silent_database_delays_a_task_by_seconds_only(two: Two) -> None:
+    """It answers nothing and breaks nothing: after a bound the consumer goes on with Redis, the next time at once."""
     first, _ = two.runs()
     await begin_one(first, RUN, two.owners[0])
     two.database.blackhole()
@@ -454,8 +456,8 @@ async def test_a_deaf_database_delays_a_task_by_seconds_only(two: Two) -> None:
     assert loop.time() - asked < 50
 
 
-async def test_without_a_redis_everything_is_the_ledgers(two: Two) -> None:
-    """An installation without Redis has one store; while it is away nothing begins."""
+async def test_without_redis_the_ledger_decides_everything(two: Two) -> None:
+    """An installation without Redis has one store; while it is unavailable nothing begins."""
     marks, runs = FallbackMarks(None, LedgerMarks(two.pools[0])), TwoStoreRunClaims(None, LedgerRunClaims(two.pools[0]))
     assert await mark_of(marks, PLACES[0], "a") is Mark.MINE
     assert await marks.seal(PLACES[:1], "a", keep=HOUR) == 0
@@ -463,7 +465,7 @@ async def test_without_a_redis_everything_is_the_ledgers(two: Two) -> None:
     await marks.claim(PLACES[1:2], "a", LONG)
     await marks.release(PLACES[1:2], "a")
     begun = await begin_one(runs, RUN, two.owners[0])
-    away(two.database)
+    cut_off(two.database)
     assert await end_one(runs, RUN, begun, two.owners[0])
     with pytest.raises(Unavailable):
         await runs.begin([NEXT], two.owners[0])
@@ -478,7 +480,7 @@ async def test_without_a_redis_everything_is_the_ledgers(two: Two) -> None:
 
 
 async def test_a_redis_that_may_evict_is_refused(mortal_redis: RedisServer) -> None:
-    """It could throw away who publishes; without an append-only file it is taken, with a warning."""
+    """It could evict publish marks; without an append-only file it is taken, with a warning."""
     async with redis_link(mortal_redis.url) as link, Redis.from_url(mortal_redis.url) as redis:
         with capture_logs() as lines:
             await link.check()
@@ -492,8 +494,8 @@ async def test_a_redis_that_may_evict_is_refused(mortal_redis: RedisServer) -> N
         assert refused.value.code == "redis_may_evict"
 
 
-async def test_a_password_opens_the_door_and_is_never_shown() -> None:
-    """Neither in the URL that is logged, nor in what is raised; a user without rights is told what to allow."""
+async def test_a_password_authenticates_and_is_never_shown() -> None:
+    """Neither in the URL that is logged nor in errors; the error for missing rights says what to allow."""
     with started(RedisServer()) as server:
         async with Redis.from_url(server.url) as redis:
             await redis.acl_setuser("poor", enabled=True, passwords=["+s3cret"], commands=["+@all", "-info"])
@@ -512,14 +514,14 @@ async def test_a_password_opens_the_door_and_is_never_shown() -> None:
             assert "s3cret" not in forbidden.value.message
 
 
-async def test_the_rights_that_the_page_names_are_enough(mortal_redis: RedisServer) -> None:
-    """A user with those and no others claims, seals, runs and carries over; other keys are closed to it."""
+async def test_the_documented_rights_are_enough(mortal_redis: RedisServer) -> None:
+    """A user with those rights alone claims, seals, runs and carries over; other keys are closed to it."""
     page = (Path(tickwright.transports.redis.__file__).parent / "README.md").read_text(encoding="utf-8")
     [rights] = re.findall(r"^`(~gocpi:\* [^`]+)`", page, re.MULTILINE)
     async with Redis.from_url(mortal_redis.url) as redis:
-        words = rights.split()
+        parts = rights.split()
         await redis.acl_setuser(
-            "fanout", enabled=True, passwords=["+pw"], keys=[words[0][1:]], commands=words[1:], reset=True
+            "fanout", enabled=True, passwords=["+pw"], keys=[parts[0][1:]], commands=parts[1:], reset=True
         )
     async with redis_link(f"redis://fanout:pw@127.0.0.1:{mortal_redis.port}/0") as link:
         await link.check()
@@ -537,15 +539,15 @@ async def test_the_rights_that_the_page_names_are_enough(mortal_redis: RedisServ
 
 
 @pytest.mark.parametrize("url", ["http://x", "redis://user:s3cret@host:s3cret", "redis://:s3cret@[", ""])
-def test_what_is_no_url_of_redis_is_refused_without_its_password(url: str) -> None:
-    """The library's own words may hold a part of it."""
+def test_an_invalid_redis_url_is_refused_without_its_password(url: str) -> None:
+    """The library's own message may hold a part of it."""
     with pytest.raises(Rejected, match="not redis://") as refused:
         RedisClient(url)
     assert "s3cret" not in str(refused.value)
 
 
 async def test_tls_is_used_and_the_certificate_verified(tmp_path: Path) -> None:
-    """``rediss://`` works with a certificate of a trusted authority, and not with one that nobody vouches for."""
+    """``rediss://`` works with a certificate of a trusted authority, and with no other."""
     authority = Authority(tmp_path)
     authority.server("IP:127.0.0.1")
     port, files = free_port(), {name: str(tmp_path / name) for name in ("server.pem", "server.key", "authority.pem")}

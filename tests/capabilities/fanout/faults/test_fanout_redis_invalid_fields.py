@@ -1,4 +1,4 @@
-"""What somebody else wrote under our keys of Redis costs nothing but itself, and a Redis that refuses costs nothing."""
+"""Foreign values under fan-out's keys in Redis affect only themselves; a Redis that refuses commands loses nothing."""
 
 from collections import Counter
 from datetime import timedelta
@@ -40,10 +40,10 @@ CURSOR = "SELECT last_window_at FROM tickwright.fanout_cursors WHERE entity_code
         ("E2|LOCATIONS", b"\xff"),
     ],
 )
-async def test_a_success_that_nobody_of_us_wrote_stops_no_other(
+async def test_a_foreign_success_stops_no_other(
     redis_server: RedisServer, database_url: str, field: str | bytes, value: str | bytes
 ) -> None:
-    """It is dropped, with a line; the ledger hears of the others, and the consumer does not crash over it."""
+    """It is dropped with a log line; the ledger gets the others, and the consumer does not crash."""
     prefix = fresh_prefix()
     pool: asyncpg.Pool = await open_pool(database_url, max_size=2)
     async with redis_link(redis_server.url) as link:
@@ -71,10 +71,8 @@ async def test_a_last_success_that_is_no_instant_is_none(redis_server: RedisServ
 
 @pytest.mark.parametrize("value", [*NO_INSTANTS, f"7:7:{'9' * 18}", "7:7:", f"{WINDOW * 1000}"])
 @pytest.mark.parametrize("field", ["c:LOCATIONS", "c:OTHER", "d:LOCATIONS", "n"])
-async def test_a_claim_that_nobody_of_us_wrote_stops_no_run(
-    redis_server: RedisServer, field: str, value: str | bytes
-) -> None:
-    """It counts as absent, also where it has no end: else nothing of the entity would ever run again."""
+async def test_a_foreign_claim_stops_no_run(redis_server: RedisServer, field: str, value: str | bytes) -> None:
+    """It counts as absent, also where it has no end: otherwise no run of the entity would ever begin again."""
     prefix = fresh_prefix()
     async with redis_link(redis_server.url) as link:
         await link._client.hset(runs_key(prefix, "E1"), field, value)
@@ -87,7 +85,7 @@ async def test_a_claim_that_nobody_of_us_wrote_stops_no_run(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("value", ["abc", "nan", "1e300", b"\xff", None])
-async def test_fan_out_goes_on_beside_garbage_in_redis(
+async def test_fan_out_goes_on_with_invalid_values_in_redis(
     redis_server: RedisServer, database_url: str, value: str | bytes | None
 ) -> None:
     """A value that is no instant, and keys that are no hashes: every task is published and runs."""

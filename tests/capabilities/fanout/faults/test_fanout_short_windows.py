@@ -1,4 +1,4 @@
-"""Windows that are shorter than a claim of the usual length: a killed scheduler loses none of them either."""
+"""Windows that are shorter than a claim of the usual length: a killed scheduler loses none of them."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ WINDOW_S = 15
 
 
 async def check_a_killed_scheduler(world: FanoutWorld, log: Path) -> None:
-    """It dies at the beginning of its second window, with everything of it claimed."""
+    """It dies at the beginning of its second window, with all of it claimed."""
     await world.put_module(interval_s=WINDOW_S)
     await world.put_entities(CODES)
     victim = world.spawn("scheduler", log, FANOUT_KILL_AT="fanout.claimed", FANOUT_KILL_TIMES="2")
@@ -28,6 +28,6 @@ async def check_a_killed_scheduler(world: FanoutWorld, log: Path) -> None:
     assert set(queued.values()) == {1}
 
 
-async def test_what_a_killed_scheduler_had_claimed_of_a_short_window_is_published_within_it(worlds: Worlds) -> None:
-    """A claim lives for half of a window that is shorter than twenty seconds."""
+async def test_claims_of_a_killed_scheduler_are_published_within_a_short_window(worlds: Worlds) -> None:
+    """A claim lasts half of a window that is shorter than twenty seconds."""
     await worlds.each(check_a_killed_scheduler)

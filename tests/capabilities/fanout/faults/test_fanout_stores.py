@@ -1,4 +1,4 @@
-"""Redis flushed or killed, PostgreSQL killed, or both, under fan-out at work: nothing is lost, each counts once."""
+"""Redis is flushed or killed, PostgreSQL killed, or both, under fan-out at work: no task is lost, each counts once."""
 
 import asyncio
 from collections import Counter
@@ -20,24 +20,24 @@ from tickwright.store.migrate import migrate
 CODES = [f"E{number}" for number in range(40)]
 MANY = [f"E{number}" for number in range(600)]
 TEMPLATE = "fanout_template"
-BACK_S = 40  # a delay of ten seconds, a session, and a machine that has other things to do
+BACK_S = 40  # a delay of ten seconds, a session, and a busy machine
 
 
 @pytest.fixture
 def redis_server(mortal_redis: RedisServer) -> RedisServer:
-    """The worlds of this module have a Redis that may be flushed and killed."""
+    """The worlds of this module have a Redis that tests may flush and kill."""
     return mortal_redis
 
 
 @pytest.fixture(scope="module")
 def pg_server(mortal_postgres: PostgresServer) -> PostgresServer:
-    """They are on a PostgreSQL that may be killed."""
+    """The worlds of this module have a PostgreSQL that tests may kill."""
     return mortal_postgres
 
 
 @pytest.fixture(scope="module")
 def template_database(pg_server: PostgresServer) -> str:
-    """The name of a database there with the newest schema and no rows."""
+    """Return the name of a database there with the newest schema and no rows."""
     migrate(pg_server.create_database(TEMPLATE))
     return TEMPLATE
 
@@ -58,7 +58,7 @@ async def dead(*servers: PostgresServer | RedisServer) -> AsyncIterator[None]:
 
 
 async def test_a_flush_costs_a_duplicate_message_at_worst(worlds: Worlds) -> None:
-    """FLUSHALL while runs are under way, then another scheduler: everything is sent twice, and each counts once."""
+    """FLUSHALL during runs, then another scheduler: every message is sent twice, and each task counts once."""
     world, hub = await worlds.make("redis"), Hub()
     await world.put_entities(CODES)
     window = await world.window(DAY_S)
@@ -77,7 +77,9 @@ async def test_a_flush_costs_a_duplicate_message_at_worst(worlds: Worlds) -> Non
             hub.release(code)
         await won(world, CODES, window)
         await eventually_async(
-            lambda: one.counts["superseded"] + two.counts["superseded"] == len(CODES), 20, what="the second ones"
+            lambda: one.counts["superseded"] + two.counts["superseded"] == len(CODES),
+            20,
+            what="the second copies are dropped",
         )
     assert Counter(hub.ended) == world.ids(CODES, window)
     assert hub.overlaps == []
@@ -85,7 +87,7 @@ async def test_a_flush_costs_a_duplicate_message_at_worst(worlds: Worlds) -> Non
 
 @pytest.mark.storm
 async def test_redis_killed_while_a_window_is_published_loses_nothing(worlds: Worlds) -> None:
-    """Three chunks are published and not sealed: the ledger decides about the rest, for whoever asks."""
+    """Three chunks are published and not sealed: the ledger decides about the rest for every scheduler."""
     world, hub, stops = await worlds.make("redis"), Hub(), Stops()
     await world.put_entities(MANY)
     window = await world.window(DAY_S)
@@ -112,9 +114,9 @@ async def test_redis_killed_while_a_window_is_published_loses_nothing(worlds: Wo
 
 
 async def check_last_executed(world: FanoutWorld, hub: Hub, code: str) -> None:
-    """Every run of an entity hears when the one before it began, also across the time without a database."""
+    """Every run of an entity gets the instant at which the one before it began, also across a database outage."""
     runs = [task for task in hub.runs if task.entity_code == code]
-    assert len({task.last_executed_at for task in runs}) == len(runs), code  # each hears of another one
+    assert len({task.last_executed_at for task in runs}) == len(runs), code  # each gets another instant
     for before, task in pairwise(runs):
         assert task.last_executed_at is not None, task.id
         assert before.window_at <= task.last_executed_at, task.id  # it may have begun late, on a busy machine
@@ -124,7 +126,7 @@ async def check_last_executed(world: FanoutWorld, hub: Hub, code: str) -> None:
 
 @pytest.mark.storm
 async def test_with_redis_fan_out_goes_on_while_the_database_is_down(worlds: Worlds) -> None:
-    """Window after window, published from the lists and run under Redis' claims; the ledger hears of it later."""
+    """Each window is published from the lists and run under Redis' claims; the ledger gets the ends later."""
     world, hub = await worlds.make("redis"), Hub()
     codes = CODES[:5]
     await world.put_module(interval_s=2)
@@ -157,17 +159,17 @@ async def test_with_redis_fan_out_goes_on_while_the_database_is_down(worlds: Wor
 
 
 async def nothing_of(world: FanoutWorld, query: str) -> bool:
-    """Whether a count is zero."""
+    """Return whether a count is zero."""
     return await world.pool.fetchval(query) == 0  # type: ignore[no-any-return]
 
 
 async def put_tasks(world: FanoutWorld, window: Window, codes: list[str]) -> None:
-    """Put a task of each into the queue."""
+    """Put a task of each entity into the queue."""
     await asyncio.gather(*(world.put_task(code, window=window) for code in codes))
 
 
-async def test_while_the_database_is_down_nobody_calls_a_partner(worlds: Worlds) -> None:
-    """Its limits are in the database: tasks of its entities wait, those of others run."""
+async def test_while_the_database_is_down_no_partner_is_called(worlds: Worlds) -> None:
+    """A partner's limits are in the database: tasks of its entities wait, those of others run."""
     world, hub = await worlds.make("redis"), Hub()
     await world.pool.execute("INSERT INTO tickwright.partners (name) VALUES ('hub')")
     window = await world.window(DAY_S)
@@ -180,14 +182,14 @@ async def test_while_the_database_is_down_nobody_calls_a_partner(worlds: Worlds)
             await world.put_task("LIMITED", window=window, partner="hub")
             await eventually_async(lambda: consumer.counts["no_permit"] >= 2, 30, what="it waits")
             await world.put_task("FREE", window=window)
-            await eventually_async(lambda: "FREE" in hub.codes, 20, what="an entity of nobody's limits runs")
+            await eventually_async(lambda: "FREE" in hub.codes, 20, what="an entity without a partner runs")
             assert "LIMITED" not in hub.codes
         await won(world, ["FIRST", "FREE", "LIMITED"], window, BACK_S)
 
 
 @pytest.mark.storm
 async def test_without_redis_tasks_wait_while_the_database_is_down(worlds: Worlds) -> None:
-    """What comes goes through the delay queue; what ran is written when it is back; what could not end runs again."""
+    """Delivered tasks are delayed; ends are written when it is back; tasks that could not end run again."""
     world, hub = await worlds.make("postgres"), Hub()
     window, codes = await world.window(DAY_S), CODES[:10]
     hub.hold("ENDS")
@@ -200,7 +202,7 @@ async def test_without_redis_tasks_wait_while_the_database_is_down(worlds: World
             await put_tasks(world, window, codes)
             counts = [one.counts, two.counts]
             await eventually_async(
-                lambda: sum(count["stores_away"] for count in counts) >= len(codes), 20, what="they are told to wait"
+                lambda: sum(count["stores_away"] for count in counts) >= len(codes), 20, what="they are delayed"
             )
             assert len(hub.ended) == 1
             sessions = [one._claims._session, two._claims._session]
@@ -212,7 +214,7 @@ async def test_without_redis_tasks_wait_while_the_database_is_down(worlds: World
 
 
 async def test_with_both_stores_down_nothing_runs_and_nothing_is_lost(worlds: Worlds) -> None:
-    """Neither says who runs what, so nobody does; nor does anybody publish. Both go on when they are back."""
+    """No store says which process runs or publishes what, so none does; both go on when the stores are back."""
     world, hub, stops = await worlds.make("redis"), Hub(), Stops()
     window, codes = await world.window(DAY_S), CODES[:10]
     await world.put_entities(codes)
@@ -221,7 +223,7 @@ async def test_with_both_stores_down_nothing_runs_and_nothing_is_lost(worlds: Wo
         await eventually_async(lambda: stops.reached_times["fanout.claimed"] == 1, what="it has claimed")
         async with dead(worlds.postgres, worlds.redis):
             await put_tasks(world, window, codes)
-            await eventually_async(lambda: consumer.counts["stores_away"] >= len(codes), 20, what="they are to wait")
+            await eventually_async(lambda: consumer.counts["stores_away"] >= len(codes), 20, what="they are delayed")
             stops.open("fanout.claimed")
             assert (hub.runs, scheduler.counts["published"]) == ([], 0)
         await eventually_async(lambda: scheduler.settled == len(codes), BACK_S, what="the scheduler goes on")

@@ -1,4 +1,4 @@
-"""Everything at once: a storm over fan-out, and the checker that says whether F1 and F2 held; it is tested, too."""
+"""A storm of faults over fan-out, the checker that says whether F1 and F2 held, and tests of that checker."""
 
 import secrets
 from dataclasses import replace
@@ -28,14 +28,14 @@ SOUND = History(
 
 @pytest.fixture
 def redis_server(mortal_redis: RedisServer) -> RedisServer:
-    """The worlds of this module have a Redis that may be flushed."""
+    """The worlds of this module have a Redis that tests may flush."""
     return mortal_redis
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", STRIKES)
 async def test_a_storm_breaks_no_promise(worlds: Worlds, kind: str) -> None:
-    """F1 and F2 over windows of two and three seconds, while somebody is struck every few seconds."""
+    """F1 and F2 over windows of two and three seconds, with a fault in a process or server every few seconds."""
     number = secrets.randbelow(1_000_000)
     print(f"chances from seed {number}")  # noqa: T201  shown when the test fails
     world = await worlds.make(kind)
@@ -56,17 +56,17 @@ async def test_a_storm_breaks_no_promise(worlds: Worlds, kind: str) -> None:
 
 
 def test_a_sound_history_has_no_complaints() -> None:
-    """Also with a zombie's call that nobody took, and one that was cut."""
+    """Also with a zombie's call whose end was refused, and one that was cut off."""
     assert complaints(SOUND) == []
     zombie, cut = Call(A1, 7, 10.5, 12.5), Call(A2, 8, 12.0, None)
     assert complaints(replace(SOUND, calls=[*SOUND.calls, zombie, cut])) == []
 
 
 def test_an_injected_duplicate_is_found() -> None:
-    """A second call of the same task whose end was taken, wherever it was written."""
+    """A second call of the same task whose end was taken, in the calls or in the ledger."""
     again = Call(A1, 7, 20.0, 21.0)
-    told = replace(SOUND, calls=[*SOUND.calls, again], confirmed=[*SOUND.confirmed, (A1, 7)])
-    assert complaints(told) == [f"F1 broken: {A1} ran 2 times with effect"]
+    doubled = replace(SOUND, calls=[*SOUND.calls, again], confirmed=[*SOUND.confirmed, (A1, 7)])
+    assert complaints(doubled) == [f"F1 broken: {A1} ran 2 times with effect"]
     written = replace(SOUND, calls=[*SOUND.calls, again], wins=[*SOUND.wins, Win(A1, 7)])
     assert [one[:10] for one in complaints(written)] == ["F1 broken:"] * 2
 
@@ -83,7 +83,7 @@ def test_an_injected_step_back_is_found() -> None:
 
 
 def test_an_injected_loss_is_found() -> None:
-    """Of a window that nobody ran, dropped or missed; and of a success that the ledger never heard of."""
+    """A window that was not run, dropped or missed; and a success that the ledger does not have."""
     lost = replace(SOUND, calls=SOUND.calls[:1], wins=SOUND.wins[:1], confirmed=SOUND.confirmed[:1])  # type: ignore[index]
     assert complaints(lost) == [f"F2 broken: {A2} is lost"]
     assert complaints(replace(lost, dropped=[A2])) == []

@@ -56,7 +56,7 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 async def world(
     request: pytest.FixtureRequest, database_url: str, rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[FanoutWorld]:
-    """A world with windows of a day, and claims of publishers that live for a second."""
+    """A world with windows of a day, and publishers' claims that last a second."""
     monkeypatch.setattr(publishing, "LEASE", LEASE)
     redis: RedisServer | None = request.getfixturevalue("redis_server") if request.param == "redis" else None
     async with fanout_world(database_url, rabbit_server.url, None if redis is None else redis.url) as world:
@@ -69,25 +69,25 @@ class CrashError(Exception):
 
 
 class CrashAt:
-    """A probe that ends whoever reaches ``name``."""
+    """A probe that crashes the process that reaches ``name``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     async def reached(self, name: str, /, **_facts: object) -> None:
-        """End here."""
+        """Crash there."""
         if name == self._name:
             raise CrashError
 
 
 class OnePublisher:
-    """A scheduler's publisher, told what to do."""
+    """A scheduler's publisher, driven by a test."""
 
     def __init__(self, world: FanoutWorld, publisher: Publisher) -> None:
         self._world, self._publisher = world, publisher
 
     async def send(self) -> Counter[EntityOutcome]:
-        """Publish the window once, as one round does; return what became of it."""
+        """Publish the window once, as one round does; return the outcomes."""
         lists = await read_lists(self._world.pool)
         module, self._publisher.keys = lists.modules[MODULE], lists.keys
         fates = await self._publisher.send(module, await self._world.window(DAY_S), CODES)
@@ -96,7 +96,7 @@ class OnePublisher:
 
 @asynccontextmanager
 async def one_publisher(world: FanoutWorld, probe: Probe = NO_PROBE) -> AsyncIterator[OnePublisher]:
-    """Make a publisher as a process has it."""
+    """Make a publisher as a process does."""
     async with AsyncExitStack() as stack:
         link = await stack.enter_async_context(world.redis())
         broker = RabbitBroker(world.queues.url)
@@ -120,7 +120,7 @@ def publishing_token() -> str:
 
 
 async def check_published_after_a_crash(world: FanoutWorld) -> None:
-    """F2: what is claimed and not published is published by somebody else in the same window."""
+    """F2: claimed and unpublished tasks are published by another scheduler in the same window."""
     await world.put_entities(CODES)
     async with one_publisher(world, CrashAt("fanout.claimed")) as one, one_publisher(world) as two:
         with suppress(CrashError):
@@ -136,7 +136,7 @@ async def check_published_after_a_crash(world: FanoutWorld) -> None:
 
 
 async def check_published_once(world: FanoutWorld) -> None:
-    """One publishes while another one is between claim and publish: each is in the queue once."""
+    """One scheduler publishes while another is between claim and publish: each task is in the queue once."""
     await world.put_entities(CODES)
     stops = Stops()
     stops.close("fanout.claimed")
@@ -150,7 +150,7 @@ async def check_published_once(world: FanoutWorld) -> None:
 
 
 async def check_sealed_behind_the_confirm(world: FanoutWorld) -> None:
-    """FAN-1: what the broker returned is published by the next round, once there is a queue."""
+    """FAN-1: messages that the broker returned are published by the next round, once there is a queue."""
     await world.put_entities(CODES)
     assert isinstance(world.queues, Fanout)
     await world.queues.delete(world.queue)
@@ -162,7 +162,7 @@ async def check_sealed_behind_the_confirm(world: FanoutWorld) -> None:
 
 
 async def check_zombies_end_nothing(world: FanoutWorld) -> None:
-    """F1: whoever's session was lost ends nothing, while another one runs and behind it."""
+    """F1: a consumer that lost its session ends nothing, neither while another one runs the task nor afterwards."""
     ledger, window = LedgerRunClaims(world.pool), await world.window(DAY_S)
     run = Run("A", MODULE, window.start_s, 4)
     zombie, other = await open_session(world.pool), await open_session(world.pool)
@@ -187,7 +187,7 @@ async def check_duplicates_run_once(world: FanoutWorld) -> None:
 
 
 async def check_cut_runs_come_again(world: FanoutWorld) -> None:
-    """FAN-6: a run that is cut in the middle is another one's."""
+    """FAN-6: a run that is cut off midway is run by another consumer."""
     hub = Hub()
     hub.hold("A")
     async with world.consumer({MODULE: hub}) as consumer:
@@ -197,14 +197,14 @@ async def check_cut_runs_come_again(world: FanoutWorld) -> None:
     hub.release("A")
     async with world.consumer({MODULE: hub}):
         await world.put_task("LAST")
-        await eventually_async(lambda: "LAST" in hub.codes, what="whatever is in the queue is taken")
+        await eventually_async(lambda: "LAST" in hub.codes, what="the rest of the queue is taken")
         with suppress(AssertionError):
             await eventually_async(lambda: task in hub.ended, 3)
     assert task in hub.ended, "F2 broken"
 
 
-async def check_only_ours_runs(world: FanoutWorld) -> None:
-    """FAN-9: a task that nobody of ours has signed is not run."""
+async def check_only_signed_tasks_run(world: FanoutWorld) -> None:
+    """FAN-9: a task that no scheduler of ours has signed is not run."""
     hub = Hub()
     known, body = write_task("A", MODULE, b"{}", await world.window(DAY_S), None, 60_000, None, 1)
     await world.queues.put(known, body=body)
@@ -215,17 +215,17 @@ async def check_only_ours_runs(world: FanoutWorld) -> None:
 
 async def check_secrets_stay_with_their_hosts(world: FanoutWorld) -> None:
     """SEC-1: a party that names a foreign host gets no secret."""
-    told: list[str] = []
+    resolved: list[str] = []
 
     async def locations(task: EntityTask) -> None:
-        told.append(task.resolve(task.party["token"]))
+        resolved.append(task.resolve(task.party["token"]))
 
     party = b'{"url": "https://evil.example", "token": "${env:OCPI_TOKEN}"}'
     known, body = write_task("A", MODULE, party, await world.window(DAY_S), None, 60_000, None, 1)
     await world.queues.put(known, body=body, headers=await world.signed(body))
     async with world.consumer({MODULE: locations}) as consumer:
-        await eventually_async(lambda: consumer.counts["failed"] + len(told), what="it is decided")
-    assert not told, "SEC-1 broken"
+        await eventually_async(lambda: consumer.counts["failed"] + len(resolved), what="it is decided")
+    assert not resolved, "SEC-1 broken"
 
 
 async def check_slow_ones_leave_slots(world: FanoutWorld) -> None:
@@ -248,7 +248,7 @@ async def check_slow_ones_leave_slots(world: FanoutWorld) -> None:
 
 CHECKS: list[Check] = [
     check_slow_ones_leave_slots,
-    check_only_ours_runs,
+    check_only_signed_tasks_run,
     check_secrets_stay_with_their_hosts,
     check_published_after_a_crash,
     check_published_once,
@@ -277,17 +277,17 @@ def sealed_before_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def claimed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SET NX without a life."""
+    """SET NX without an expiry."""
     monkeypatch.setattr(publishing, "LEASE", timedelta(days=1))
 
 
-def everybody_has_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim says that it was made, not by whom."""
+def all_schedulers_have_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim says that it was made, not by which process."""
     monkeypatch.setitem(globals(), "publishing_token", lambda: "same")
 
 
-def whatever_was_sent_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No confirm, no mandatory."""
+def sent_counts_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a confirm nor the mandatory flag."""
     real = Publisher._settle
 
     async def settle(self: Publisher, places: Any, outcomes: Any, fates: Any, *, keep: timedelta) -> None:
@@ -297,7 +297,7 @@ def whatever_was_sent_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ends_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever says that a run ended is believed."""
+    """Any process may end a run."""
     queries = dict(run_claims._SQL)
     for guard in (
         "c.fence = e.fence AND (c.owner = $1 OR c.owner IS NULL)",
@@ -310,7 +310,7 @@ def ends_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_claims_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers that believe their queue: whatever is delivered runs."""
+    """Consumers trust their queue: every delivered task runs."""
 
     async def begin(_self: TwoStoreRunClaims, runs: list[Run], _owner: int) -> list[Begun]:
         return [Begun(RunStart.BEGUN, 1, 0.0, None)] * len(runs)
@@ -334,28 +334,28 @@ def acknowledged_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def every_signature_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is in the queue is believed."""
+    """Every message in the queue is trusted."""
     monkeypatch.setattr(MessageKeys, "refusal", lambda _self, _delivery: None)
 
 
 def secrets_go_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A declared secret is handed out whatever the party says."""
+    """A declared secret is handed out to any host that the party names."""
     monkeypatch.setattr(DeclaredSecrets, "_check", lambda *_: None)
 
 
 def slow_ones_may_have_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share is all there is."""
+    """Slow entities may hold every slot."""
     monkeypatch.setattr(SlotUse, "may_run", lambda _self, **_: True)
 
 
 MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
-    "no signature check": (every_signature_is_right, check_only_ours_runs, "FAN-9 broken"),
+    "no signature check": (every_signature_is_right, check_only_signed_tasks_run, "FAN-9 broken"),
     "no share for slow entities": (slow_ones_may_have_every_slot, check_slow_ones_leave_slots, "FAN-10 broken"),
     "no host binding": (secrets_go_anywhere, check_secrets_stay_with_their_hosts, "SEC-1 broken"),
     "sealed before it is published": (sealed_before_it_is_published, check_published_after_a_crash, "F2 broken"),
     "claimed for ever": (claimed_for_ever, check_published_after_a_crash, "F2 broken"),
-    "one token for everybody": (everybody_has_one_token, check_published_once, "once broken"),
-    "sealed without a confirm": (whatever_was_sent_is_published, check_sealed_behind_the_confirm, "F2 broken"),
+    "one token for all schedulers": (all_schedulers_have_one_token, check_published_once, "once broken"),
+    "sealed without a confirm": (sent_counts_as_published, check_sealed_behind_the_confirm, "F2 broken"),
     "ends without a fence": (ends_without_a_fence, check_zombies_end_nothing, "F1 broken"),
     "no claims of runs": (no_claims_of_runs, check_duplicates_run_once, "F1 broken"),
     "acknowledged before the end": (acknowledged_before_it_has_ended, check_cut_runs_come_again, "F2 broken"),
@@ -364,7 +364,7 @@ MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
 async def test_the_promise_holds(world: FanoutWorld, check: Check) -> None:
-    """Each check passes on what is shipped."""
+    """Each check passes on the shipped code."""
     await check(world)
 
 

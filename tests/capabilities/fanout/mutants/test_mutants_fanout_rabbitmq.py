@@ -10,17 +10,17 @@ from aiormq.exceptions import ChannelNotFoundEntity
 from kit.rabbit_tasks import (
     Fanout,
     check_acknowledged_behind_its_copy,
+    check_acknowledged_once,
     check_deleted_delay_queue,
     check_held_holds_up_no_other,
     check_parked_and_not_spent,
-    check_said_once,
 )
 from kit.servers import RabbitServer
 from tickwright.transports.rabbitmq import channel
 from tickwright.transports.rabbitmq.connection import UnackedMessage
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 
-CAUGHT = (AssertionError, TimeoutError, ChannelNotFoundEntity)  # the last: a queue that nobody has made anew
+CAUGHT = (AssertionError, TimeoutError, ChannelNotFoundEntity)  # the last: a queue that was not declared again
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def rabbit_server(mortal_rabbit: RabbitServer) -> RabbitServer:
 
 
 def prefetch_unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer takes what there is."""
+    """A consumer takes all there is."""
 
     async def basic_qos(*_: Any, **__: Any) -> None:
         """Ask for no bound."""
@@ -45,7 +45,7 @@ def not_mandatory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledged_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The original goes before its copy is confirmed."""
+    """The original is acknowledged before its copy is confirmed."""
     real = RabbitTaskQueue._forwarded
 
     async def forwarded(source: RabbitTaskQueue, held: UnackedMessage, *more: Any) -> bool:
@@ -55,13 +55,13 @@ def acknowledged_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RabbitTaskQueue, "_forwarded", forwarded)
 
 
-def said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody remembers what was said about a delivery."""
+def answered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second answer to a delivery is sent, too."""
     monkeypatch.setattr(UnackedMessage, "can_settle", lambda held: held.subscription.is_alive())
 
 
-def given_back_instead_of_parked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be delayed goes back into the queue."""
+def released_instead_of_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that cannot be delayed goes back into the queue."""
     monkeypatch.setattr(RabbitTaskQueue, "_park", lambda source, delivery, _: source.release(delivery))
 
 
@@ -71,13 +71,13 @@ def given_back_instead_of_parked(monkeypatch: pytest.MonkeyPatch) -> None:
         (prefetch_unlimited, check_held_holds_up_no_other),
         (not_mandatory, check_deleted_delay_queue),
         (acknowledged_first, check_acknowledged_behind_its_copy),
-        (said_twice, check_said_once),
+        (answered_twice, check_acknowledged_once),
     ],
 )
 async def test_the_mutants_are_caught(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None], check: Any
 ) -> None:
-    """Each guard is one that a check needs."""
+    """A check fails for each missing guard."""
     mutate(monkeypatch)
     with pytest.raises(CAUGHT):
         await check(fanout)
@@ -87,6 +87,6 @@ async def test_the_mutant_that_parks_nothing_is_caught(
     fanout: Fanout, mortal_rabbit: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task comes back at once, again and again, until it is a dead letter."""
-    given_back_instead_of_parked(monkeypatch)
+    released_instead_of_parked(monkeypatch)
     with pytest.raises(CAUGHT):
         await check_parked_and_not_spent(fanout, mortal_rabbit)

@@ -1,4 +1,4 @@
-"""What operators ask about entities costs what they get to see, however many entities there are."""
+"""Queries about entities cost what they return, however many entities there are."""
 
 from typing import Any
 
@@ -22,32 +22,32 @@ QUERIES = entities_store.SQL
 
 @pytest.fixture
 def crowded(planner: Planner) -> Planner:
-    """A full house."""
+    """A planner on 30,000 entities."""
     planner.run(FILL)
     planner.run("VACUUM ANALYZE")
     return planner
 
 
-def test_questions_about_entities_read_a_few_pages(crowded: Planner) -> None:
-    """One entity with its runs, a page of them by prefix or filter, a change: by index, never a whole table."""
+def test_queries_about_entities_read_a_few_pages(crowded: Planner) -> None:
+    """One entity with its runs, a page of entities by prefix or filter, a change: by index, never a whole table."""
 
-    def ask(name: str, *arguments: Any) -> int:
+    def blocks_of(name: str, *arguments: Any) -> int:
         plan = crowded.explain_page(QUERIES[name], *arguments)
         assert "seq" not in plan.scans_of("entities") | plan.scans_of("fanout_cursors"), (name, plan.text)
         return plan.blocks
 
     [(whole,)] = crowded.run("SELECT relpages FROM pg_class WHERE oid = 'tickwright.entities'::regclass")
-    everybody = ("", LAST_CODE)
-    asked = {
-        "get_entity": ask("get_entity", "e015000"),
-        "module_states": ask("module_states", "e015000", ["LOCATIONS", "CDRS"]),
-        "explain": ask("explain", "e015000", "LOCATIONS"),
-        "first page": ask("list_entities", "", *everybody, None, None, 51, 5_000),
-        "later page": ask("list_entities", "e015000", *everybody, None, None, 51, 5_000),
-        "by prefix": ask("list_entities", "", "e0299", "e0299" + LAST_CODE, None, None, 51, 5_000),
-        "set_enabled": ask("set_enabled", "e015000", False),
+    all_codes = ("", LAST_CODE)
+    blocks = {
+        "get_entity": blocks_of("get_entity", "e015000"),
+        "module_states": blocks_of("module_states", "e015000", ["LOCATIONS", "CDRS"]),
+        "explain": blocks_of("explain", "e015000", "LOCATIONS"),
+        "first page": blocks_of("list_entities", "", *all_codes, None, None, 51, 5_000),
+        "later page": blocks_of("list_entities", "e015000", *all_codes, None, None, 51, 5_000),
+        "by prefix": blocks_of("list_entities", "", "e0299", "e0299" + LAST_CODE, None, None, 51, 5_000),
+        "set_enabled": blocks_of("set_enabled", "e015000", False),
     }
     assert whole > 1_000
-    assert max(asked.values()) < 150, asked
-    bounded = ask("list_entities", "", *everybody, "NOSUCH", None, 51, 100)
+    assert max(blocks.values()) < 150, blocks
+    bounded = blocks_of("list_entities", "", *all_codes, "NOSUCH", None, 51, 100)
     assert bounded < 400, bounded  # the rows lie in another order than their codes: a page each

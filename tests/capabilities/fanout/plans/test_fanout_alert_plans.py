@@ -1,4 +1,4 @@
-"""What operators are told of fan-out costs little: the rules beside 20,000 entities of four modules."""
+"""Alert rules of fan-out are cheap beside 20,000 entities of four modules."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ SELECT e.code, m.name, now(), now() - (CASE WHEN e.code < 'e000100' THEN '5 hour
 
 @pytest.fixture(scope="module")
 def crowded(module_url: str) -> Iterator[Planner]:
-    """A full house of which a hundred entities are stale and a hundred fail."""
+    """A planner on 20,000 entities, of which a hundred are stale and a hundred fail."""
     planner = Planner(module_url)
     planner.prepare_rules("fanout_")
     planner.run(FILL)
@@ -41,15 +41,15 @@ def crowded(module_url: str) -> Iterator[Planner]:
 
 
 @pytest.mark.parametrize("rule", ["fanout_no_handler", "fanout_unknown_module"])
-def test_what_entities_name_is_read_from_an_index(crowded: Planner, rule: str) -> None:
-    """Lists of 20,000 entities, of which many are the same, are a few pages; no row and no party is touched."""
+def test_lists_of_modules_are_read_from_an_index(crowded: Planner, rule: str) -> None:
+    """Lists of 20,000 entities, many of them equal, are a few pages; no row and no party is read."""
     plan = crowded.explain_rule(rule)
     assert plan.scans_of("entities") == {"entities_polled"}, plan.text
     assert plan.blocks < 100, plan.text
 
 
-def test_a_live_consumer_is_answer_enough(crowded: Planner) -> None:
-    """While there is one, nobody looks what entities name."""
+def test_with_a_live_consumer_no_entity_is_read(crowded: Planner) -> None:
+    """While one lives, what entities name does not matter."""
     plan = crowded.explain_rule("fanout_no_consumer")
     assert plan.rows_of("entities") == 0, plan.text
     assert plan.blocks < 20, plan.text
@@ -65,7 +65,7 @@ def test_failing_entities_are_read_and_no_others(crowded: Planner) -> None:
 
 
 def test_stale_entities_are_found_in_one_pass(crowded: Planner) -> None:
-    """It reads the lists and the ledger once each, not once per module or entity; so it is asked once a minute only."""
+    """It reads the lists and the ledger once each, not per module or entity; it runs once a minute only."""
     plan = crowded.explain_rule("fanout_stale")
     assert plan.root["Actual Rows"] == 4
     assert plan.rows_of("fanout_cursors") <= 4 * ENTITIES, plan.text
@@ -75,8 +75,8 @@ def test_stale_entities_are_found_in_one_pass(crowded: Planner) -> None:
 
 
 @pytest.mark.parametrize("rule", ["fanout_no_handler", "fanout_unknown_module", "fanout_many_lists"])
-def test_made_up_lists_cost_no_more_than_a_thousand(planner: Planner, rule: str) -> None:
-    """Of 10,000 lists with 50 names of their own each, a tenth is read, and of the entities no more."""
+def test_at_most_a_thousand_different_lists_are_read(planner: Planner, rule: str) -> None:
+    """Of 10,000 lists with 50 names of their own each, a tenth is read, and no more of the entities."""
     planner.prepare_rules("fanout_")
     planner.run(
         "INSERT INTO tickwright.entities (code, polling_enabled_modules) "

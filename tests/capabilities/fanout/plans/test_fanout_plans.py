@@ -1,4 +1,4 @@
-"""Marks and run claims in PostgreSQL read what they are asked about, however many entities and windows there are."""
+"""Marks and run claims in PostgreSQL read only the rows they concern, however many entities and windows there are."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -53,7 +53,7 @@ def test_marks_are_found_by_their_key(entities: Planner, name: str) -> None:
 
 
 def test_beginning_reads_the_cursors_of_its_entities(entities: Planner) -> None:
-    """And the runs under way, by owner or by entity: never the whole list."""
+    """And the runs under way, by owner or by entity: never all of them."""
     plan = entities.explain("runs_begin", 1, CODES, TYPES, WINDOWS, [2] * len(CODES), 0, "timed out")
     assert plan.scans_of("fanout_cursors") <= HELD, plan.text
     assert plan.scans_of("workers") == {"workers_pkey"}, plan.text
@@ -81,8 +81,8 @@ def test_ending_and_renewing_read_their_cursors(entities: Planner) -> None:
     assert plan.blocks < 30 * count, plan.text
 
 
-def test_reclaiming_reads_what_the_lost_held(entities: Planner) -> None:
-    """By owner, not by what there is."""
+def test_reclaiming_reads_the_rows_of_lost_sessions(entities: Planner) -> None:
+    """By owner, not the whole table."""
     plan = entities.explain("runs_reclaim", [5])
     assert plan.scans_of("fanout_cursors") <= HELD, plan.text
     assert plan.blocks < 1_500, plan.text

@@ -24,7 +24,7 @@ INSERT INTO tickwright.entities (code) SELECT entity_code FROM tickwright.fanout
 
 @pytest.fixture(scope="module")
 def crowded(module_url: str) -> Iterator[Planner]:
-    """Fifty thousand rows of each."""
+    """A planner on fifty thousand rows of each table."""
     planner = Planner(module_url)
     for name in SQL:
         planner.prepare(name, SQL[name])
@@ -45,14 +45,14 @@ def read(plan: Plan, table: str) -> float:
     [("delete_claims", "fanout_claims", CLAIMS_KEPT), ("delete_windows", "fanout_windows", WINDOWS_KEPT)],
 )
 def test_a_batch_is_read_at_the_old_end(crowded: Planner, query: str, table: str, age: timedelta) -> None:
-    """A thousand rows are found by the key and deleted; what stays is not looked at."""
+    """A thousand rows are found by the key and deleted; the rest is not read."""
     plan = crowded.explain(query, age, BATCH)
     assert plan.scans_of(table) == {f"{table}_pkey", "tid"}, plan.text
     assert read(plan, table) == BATCH, plan.text
 
 
-def test_cursors_are_looked_at_a_thousand_at_a_time(crowded: Planner) -> None:
-    """From where the last round stopped: none of the rows before or behind."""
+def test_cursors_are_read_a_thousand_at_a_time(crowded: Planner) -> None:
+    """From where the last round stopped: no row before or after."""
     plan = crowded.explain("delete_cursors", CURSORS_KEPT, BATCH, "e020000", "LOCATIONS")
     assert plan.scans_of("fanout_cursors") == {"fanout_cursors_pkey", "tid"}, plan.text
     assert read(plan, "fanout_cursors") == BATCH, plan.text

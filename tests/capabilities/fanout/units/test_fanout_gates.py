@@ -1,4 +1,4 @@
-"""What the environment says of modules: ``ENABLE_<MODULE>_POLLING``."""
+"""Gates of modules in the environment: ``ENABLE_<MODULE>_POLLING``."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tickwright.domain.errors import Rejected
 
 
 def test_any_module_has_a_flag_of_its_name() -> None:
-    """The document's ``ENABLE_SESSIONS_POLLING`` and every other of its form; what is not of it says nothing."""
+    """The document's ``ENABLE_SESSIONS_POLLING`` and every other of its form; other variables do not count."""
     environment = {
         "ENABLE_SESSIONS_POLLING": "true",
         "ENABLE_CDRS_POLLING": " Off ",
@@ -20,7 +20,7 @@ def test_any_module_has_a_flag_of_its_name() -> None:
 
 
 def test_a_flag_that_is_neither_true_nor_false_is_refused_with_every_other() -> None:
-    """Nobody finds out by the polls that do not come."""
+    """Otherwise only missing polls would show it."""
     with pytest.raises(Rejected) as refused:
         gates({"ENABLE_SESSIONS_POLLING": "maybe", "ENABLE_CDRS_POLLING": "", "ENABLE_TARIFFS_POLLING": "no"})
     assert refused.value.code == "invalid_environment"

@@ -1,4 +1,4 @@
-"""A task of fan-out is read as it was written, and what is wrong with a stranger's has a code of its own."""
+"""A task of fan-out is read as it was written, and each fault of a foreign message has its own code."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def delivery(body: bytes, *, encoding: str | None = None) -> Delivery:
 
 
 def message(**changes: Any) -> bytes:
-    """Return a sound message with ``changes``; a change to ``...`` leaves the member out."""
+    """Return a valid message with ``changes``; a change to ``...`` leaves the member out."""
     _, body = write_task("NL-TNM", "LOCATIONS", b'{"url": "https://a"}', WINDOW, NOW_S - 60, 60_000, None, 3)
     members: dict[str, Any] = {**json.loads(body), **changes}
     return json.dumps({name: value for name, value in members.items() if value is not ...}).encode()
@@ -41,8 +41,8 @@ def message(**changes: Any) -> bytes:
 @given(
     st.sets(st.builds("A{}{}".format, st.text("B.", max_size=8), st.integers(0, 91).map(lambda n: "." * n)), max_size=9)
 )
-def test_every_code_has_an_id_that_queues_take(codes: set[str]) -> None:
-    """At most 255 characters, no dot, the same again, and each code another."""
+def test_every_code_has_an_id_that_queues_accept(codes: set[str]) -> None:
+    """At most 255 characters, no dot, always the same, and different for each code."""
     ids = {message_id(code, "LOCATIONS_OF_A_LONG_NAME", WINDOW) for code in codes}
     assert len(ids) == len(codes)
     assert all(len(one) <= 255 and "." not in one for one in ids)
@@ -70,14 +70,14 @@ def test_a_task_is_read_as_it_was_written(
 
 @given(st.tuples(CODES, MODULES, st.integers(0, 3)), st.tuples(CODES, MODULES, st.integers(0, 3)))
 def test_two_tasks_have_two_ids(one: tuple[str, str, int], other: tuple[str, str, int]) -> None:
-    """``A_B`` and ``C`` are not ``A`` and ``B_C``: no part can have the character between them."""
+    """``A_B`` and ``C`` are not ``A`` and ``B_C``: no part can have the separator."""
     ids = [message_id(code, module, Window(start, 1)) for code, module, start in (one, other)]
     assert (ids[0] == ids[1]) == (one == other)
     assert not any("." in known for known in ids)
 
 
 def test_the_message_is_the_documents() -> None:
-    """The document's three members keep their names, and the entity's document is there as it is."""
+    """The document's three members keep their names, and the entity's document is unchanged."""
     members = json.loads(message())
     assert members["TaskType"] == "LOCATIONS"
     assert members["EntityParty"] == {"url": "https://a"}
@@ -120,28 +120,28 @@ def test_the_message_is_the_documents() -> None:
         ("window_in_future", message(Window="2023-11-14T22:15:00Z", DropDeadAt="2023-11-14T22:30:00Z")),
     ],
 )
-def test_what_is_wrong_with_a_message_has_a_code(code: str, body: bytes) -> None:
-    """Whatever somebody puts into the queue, it is refused by name and nothing else is raised."""
+def test_every_fault_of_a_message_has_a_code(code: str, body: bytes) -> None:
+    """Whatever is in the queue is refused by its code, and nothing else is raised."""
     with pytest.raises(Rejected) as caught:
         read_task(delivery(body), NOW_S)
     assert caught.value.code == code
 
 
-def test_a_packed_message_is_refused_unread() -> None:
-    """Nothing that somebody packed is unpacked."""
+def test_a_compressed_message_is_refused_unread() -> None:
+    """No compressed body is decompressed."""
     with pytest.raises(Rejected) as caught:
         read_task(delivery(message(), encoding="gzip"), NOW_S)
     assert caught.value.code == "encoded"
 
 
-def test_a_newer_release_is_not_a_mistake() -> None:
-    """Whatever else a message of version 2 says, it is for somebody who knows it."""
+def test_a_message_of_a_newer_version_is_no_fault() -> None:
+    """Whatever else a message of version 2 has, a newer consumer can read it."""
     with pytest.raises(FutureVersionError):
         read_task(delivery(b'{"Version": 2, "Everything": "else"}'), NOW_S)
 
 
 def test_a_window_that_begins_within_the_skew_is_taken() -> None:
-    """Two clocks may differ by a minute, and who knows no time takes every window."""
+    """Two clocks may differ by a minute; a reader without a clock takes every window."""
     body = message(Window="2023-11-14T22:14:10Z", DropDeadAt="2023-11-14T22:30:00Z")
     assert read_task(delivery(body), NOW_S + 0.0).window.start_s == int(NOW_S) + 50
     far = message(Window="2100-01-01T00:00:00Z", DropDeadAt="2100-01-01T00:01:00Z")

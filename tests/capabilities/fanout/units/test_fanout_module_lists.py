@@ -1,4 +1,4 @@
-"""The list of modules of an entity, as people write it."""
+"""An entity's list of modules, as people write it."""
 
 import pytest
 from hypothesis import given
@@ -19,13 +19,13 @@ from tickwright.capabilities.fanout.windows import MODULE_NAME, parse_modules
     ],
 )
 def test_a_list_written_by_hand_is_read_as_it_was_meant(text: str, names: tuple[str, ...]) -> None:
-    """Spaces, small letters, doubles and empty places are no mistake."""
+    """Spaces, small letters, duplicates and empty entries are no error."""
     assert parse_modules(text) == names
 
 
 @given(st.text())
-def test_what_was_read_is_read_alike_again(text: str) -> None:
-    """MOD-1: reading is settled after the first time, so a stored list does not change by being stored again."""
+def test_reading_a_list_is_idempotent(text: str) -> None:
+    """MOD-1: a stored list does not change by being stored again."""
     once = parse_modules(text)
     assert parse_modules(",".join(once)) == once
     assert len(set(once)) == len(once)
@@ -35,5 +35,5 @@ def test_what_was_read_is_read_alike_again(text: str) -> None:
     ("name", "good"), [("LOCATIONS", True), ("A", True), ("A1_B", True), ("1A", False), ("a", False), ("A" * 51, False)]
 )
 def test_a_name_of_a_module_can_be_part_of_a_variable(name: str, *, good: bool) -> None:
-    """Capitals, digits and '_', a letter first, 50 at most."""
+    """Capitals, digits and '_', a letter first, 50 characters at most."""
     assert (MODULE_NAME.fullmatch(name) is not None) == good

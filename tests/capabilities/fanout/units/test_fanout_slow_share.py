@@ -26,12 +26,12 @@ def ran(share: SlowShare, code: str, lasted_s: float) -> None:
     ("slots", "percent", "most"), [(8, 25, 2), (1, 25, 1), (3, 25, 1), (100, 1, 1), (8, 100, 8), (7, 50, 3)]
 )
 def test_the_share_is_a_part_of_the_slots_and_at_least_one(slots: int, percent: int, most: int) -> None:
-    """Rounded down, so that slots are left where there are two."""
+    """Rounded down, so that other slots are left where there are two."""
     assert SlowShare(slots, percent).most == most
 
 
 def test_an_entity_is_slow_by_its_last_runs_and_for_its_module_only() -> None:
-    """Half of the timeout makes it slow, a few quick runs in a row end it."""
+    """Half of the timeout makes it slow; a few quick runs in a row end it."""
     share = SlowShare(8, 25)
     ran(share, "A", SLOW_PART * TIMEOUT_S)
     assert share.entities == [("A", "M")]
@@ -43,16 +43,16 @@ def test_an_entity_is_slow_by_its_last_runs_and_for_its_module_only() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, QUICK_RUNS])
-def test_an_entity_that_hangs_now_and_then_is_slow_all_the_time(every: int) -> None:
-    """Else each time that it hangs would be a surprise, in a slot of the healthy ones."""
+def test_an_entity_that_hangs_now_and_then_stays_slow(every: int) -> None:
+    """Otherwise each hang would take a slot of the healthy ones."""
     share = SlowShare(8, 25)
     for number in range(4 * QUICK_RUNS):
         assert number == 0 or share.is_slow(("A", "M"))
         ran(share, "A", TIMEOUT_S if number % every == 0 else 0.0)
 
 
-def test_what_the_ledger_calls_slow_is_slow_as_long_as_it_does() -> None:
-    """It says so with each claim, and shortens nothing that was seen here."""
+def test_an_entity_is_slow_for_as_long_as_the_ledger_marks_it() -> None:
+    """The ledger marks it with each claim, and does not shorten what this process observed."""
     share = SlowShare(8, 25)
     share.mark_timed_out(("A", "M"))
     assert share.is_slow(("A", "M"))
@@ -69,12 +69,12 @@ def test_what_the_ledger_calls_slow_is_slow_as_long_as_it_does() -> None:
     [(None, False), (0.0, True), (60.0 * QUICK_RUNS - 1, True), (60.0 * QUICK_RUNS, False), (-1.0, False)],
 )
 def test_a_time_out_is_remembered_for_as_many_windows(since_s: float | None, lately: bool) -> None:
-    """One that a clock which had jumped wrote into the future is none."""
+    """A time-out in the future, written by a jumped clock, does not count."""
     assert timed_out_lately(since_s, 60) is lately
 
 
 def test_slow_ones_hold_their_share_and_no_slot_more() -> None:
-    """FAN-10: whether this process or the ledger found it slow; what is not slow always runs."""
+    """FAN-10: whether this process or the ledger found them slow; others always run."""
     share = SlowShare(4, 50)
     ran(share, "A", TIMEOUT_S)
     with share.slot("A", "M") as first, share.slot("B", "M") as second, share.slot("C", "M") as third:
@@ -87,7 +87,7 @@ def test_slow_ones_hold_their_share_and_no_slot_more() -> None:
 
 
 def test_a_slot_that_is_slow_by_both_is_counted_once() -> None:
-    """The ledger's word about an entity that is slow here takes no second slot."""
+    """The ledger's mark on an entity that is slow here takes no second slot."""
     share = SlowShare(8, 25)
     ran(share, "A", TIMEOUT_S)
     with share.slot("A", "M") as use:
@@ -97,8 +97,8 @@ def test_a_slot_that_is_slow_by_both_is_counted_once() -> None:
     assert share.running == 0
 
 
-def test_a_body_that_raises_leaves_its_slot() -> None:
-    """Whatever ends a run, its slot is free behind it."""
+def test_a_run_that_raises_leaves_its_slot() -> None:
+    """However a run ends, its slot is free afterwards."""
     share = SlowShare(8, 25)
     with suppress(RuntimeError), share.slot("A", "M") as use:
         assert use.may_run(timed_out=True)
@@ -107,7 +107,7 @@ def test_a_body_that_raises_leaves_its_slot() -> None:
 
 
 def test_the_oldest_slow_ones_are_forgotten() -> None:
-    """Memory has a bound."""
+    """Memory is bounded."""
     share = SlowShare(8, 25)
     for number in range(SLOW_MAX + 1):
         share.note((f"E{number}", "M"), is_slow=True)

@@ -1,4 +1,4 @@
-"""Windows cut time the same way for everybody."""
+"""Windows cut time the same way in every process."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Workers whose wall clock jumps by two hours, ahead and back: the database's clock decides, so nothing changes."""
+"""Workers whose wall clock jumps by two hours, ahead and back: only the database's clock counts, so nothing changes."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ SELECTOR = KIT / "selector_process.py"
 AHEAD_MINUTES = 20  # of the selector's process
 ROLES = ("scheduler", "relay", "fanout-consumer", "report-listener", "campaign-consumer")
 NEAR_S = 0.2
-"""What reading two clocks one after the other may take."""
+"""The most that reading two clocks one after the other may take."""
 PIECES = 20  # of the program's batch
 _KNOWN = "SELECT (SELECT count(*) FROM tickwright.modules) * (SELECT count(*) FROM tickwright.report_types)"
 _ENTITY = "INSERT INTO tickwright.entities (code, party, polling_enabled_modules) VALUES ('A', '{}', 'NEWS')"
@@ -48,10 +48,10 @@ def clock(tmp_path: Path) -> WorkerClock:
 
 
 @pytest.mark.storm
-async def test_a_consumers_clock_makes_no_poll_early_twice_or_superseded(
+async def test_a_consumers_clock_makes_no_poll_early_repeated_or_superseded(
     database_url: str, tmp_path: Path, clock: WorkerClock
 ) -> None:
-    """POL-1 and P4: a jump in the middle of the work costs no poll, repeats none and breaks no limit."""
+    """POL-1 and P4: a jump during the work costs no poll, repeats none and breaks no limit."""
     async with Courier() as courier:
         pool = await open_pool(database_url, max_size=2)
         trackers = await seed(pool, 150, rate="30/s", http=http_of(courier))
@@ -72,7 +72,7 @@ async def test_a_consumers_clock_makes_no_poll_early_twice_or_superseded(
 
 
 @pytest.mark.parametrize("hours", [2.0, -2.0])
-async def test_a_date_to_be_silent_until_is_read_by_the_couriers_own_clock(
+async def test_a_retry_after_date_is_read_by_the_couriers_clock(
     database_url: str, tmp_path: Path, clock: WorkerClock, hours: float
 ) -> None:
     """P4: ``Retry-After`` as a date counts from the answer's own date, whatever the worker's clock says."""
@@ -86,7 +86,7 @@ async def test_a_date_to_be_silent_until_is_read_by_the_couriers_own_clock(
         silent = """SELECT date_part('epoch', blocked_until - clock_timestamp()) FROM tickwright.partner_states
                      WHERE blocked_until IS NOT NULL"""
         try:
-            left_s = await eventually_async(lambda: pool.fetchval(silent), 30, what="it has heard of the silence")
+            left_s = await eventually_async(lambda: pool.fetchval(silent), 30, what="the partner is blocked")
         finally:
             kill_group(child.process)
         assert 200 < left_s <= 301
@@ -111,15 +111,15 @@ SELECT count(*) FROM test_releases r
 
 
 @pytest.mark.storm
-async def test_a_relays_clock_releases_nothing_early_and_nothing_twice(
+async def test_a_relays_clock_releases_no_poll_early_and_none_twice(
     world: PollWorld, tmp_path: Path, clock: WorkerClock
 ) -> None:
-    """K1 to K5: rows go out at their second by the database's clock, and Kafka takes them whatever the relay's says."""
+    """K1 to K5: rows are sent at their second by the database's clock; Kafka takes them with any clock of the relay."""
     await world.fill(60, 5, release_in_s=1.0)
     await world.pool.execute("CREATE TABLE test_releases AS SELECT id, release_at FROM tickwright.scheduler_outbox")
     total, over = await world.pending(), asyncio.Event()
 
-    async def look() -> None:
+    async def never_early() -> None:
         while not over.is_set():
             assert await world.pool.fetchval(EARLY) == 0, "a poll was released before its second"
             with suppress(TimeoutError):
@@ -128,17 +128,17 @@ async def test_a_relays_clock_releases_nothing_early_and_nothing_twice(
 
     clock.jump(2)
     child = world.child(tmp_path, 2, environment=clock.environment)
-    looking = asyncio.create_task(look())
+    checking = asyncio.create_task(never_early())
     try:
         for n, hours in enumerate((2.0, -2.0, 0.0, -2.0, 2.0)):
             left = total - total * (n + 1) // 6
-            await eventually_async(lambda left=left: _at_most(world, left), 30, what="it goes on")  # type: ignore[misc]
+            await eventually_async(lambda left=left: _at_most(world, left), 30, what="the relay continues")  # type: ignore[misc]
             clock.jump(hours)
         await world.emptied()
     finally:
         kill_group(child)
         over.set()
-    await looking
+    await checking
     seen = await world.check()
     off_by = [abs(one.at - datetime.now(UTC)) for one in seen]
     assert max(off_by) < timedelta(minutes=5), "a record carries the relay's clock"
@@ -167,19 +167,19 @@ async def wheels(database_url: str) -> AsyncIterator[Wheels]:
         yield wheels
 
 
-async def test_a_selectors_clock_selects_no_turn_early_and_none_twice(
+async def test_a_selectors_clock_selects_no_scheduled_poll_early_and_none_twice(
     wheels: Wheels, tmp_path: Path, clock: WorkerClock
 ) -> None:
-    """P1: with a clock two hours ahead nothing of the next hour is selected; with one behind nothing is missed."""
-    words = [sys.executable, str(SELECTOR), wheels.url, "2"]
-    soon, later = AHEAD_MINUTES - 4, AHEAD_MINUTES + 40  # a turn later, six minutes on, is not selected yet
+    """P1: two hours ahead it selects nothing of the next hour; two hours behind it misses nothing."""
+    command = [sys.executable, str(SELECTOR), wheels.url, "2"]
+    soon, later = AHEAD_MINUTES - 4, AHEAD_MINUTES + 40  # the time slot after that, six minutes on, is not selected yet
     rounds = "SELECT count(DISTINCT due_at) FROM tickwright.poll_slices WHERE selected > 0"
     clock.jump(2)
-    child = spawn(words, tmp_path / "selector.log", clock.environment)
+    child = spawn(command, tmp_path / "selector.log", clock.environment)
     try:
-        for turn, hours in enumerate((-2.0, 2.0, 0.0), start=1):
-            await wheels.pool.execute(DUE, soon + turn, later)
-            await eventually_async(lambda turn=turn: _is(wheels, rounds, turn), 30, what=f"turn {turn}")  # type: ignore[misc]
+        for step, hours in enumerate((-2.0, 2.0, 0.0), start=1):
+            await wheels.pool.execute(DUE, soon + step, later)
+            await eventually_async(lambda step=step: _is(wheels, rounds, step), 30, what=f"round {step}")  # type: ignore[misc]
             clock.jump(hours)
     finally:
         kill_group(child)
@@ -197,13 +197,13 @@ async def _is(wheels: Wheels, query: str, number: int) -> bool:
 # ---------------------------------------------------------------------- messages
 
 
-async def test_what_a_message_says_of_the_time_is_the_databases(
+async def test_a_messages_timestamp_is_from_the_databases_clock(
     database_url: str, tmp_path: Path, clock: WorkerClock
 ) -> None:
-    """A receiver that verifies ``webhook-timestamp`` takes what a process sends whose own clock is two hours off."""
+    """A receiver that verifies ``webhook-timestamp`` accepts a message of a process whose clock is two hours off."""
     clock.jump(2.0)
     pool = await open_pool(database_url, max_size=2)
-    words = [sys.executable, "-m", "tickwright", "run", "relay"]
+    command = [sys.executable, "-m", "tickwright", "run", "relay"]
     environment = {
         **clock.environment,
         "TICKWRIGHT_DATABASE_URL": database_url,
@@ -213,7 +213,7 @@ async def test_what_a_message_says_of_the_time_is_the_databases(
     async with HttpReceiver() as receiver:
         sql = "INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}')"
         await pool.execute(sql, receiver.url)
-        child = spawn(words, tmp_path / "relay.log", environment)
+        child = spawn(command, tmp_path / "relay.log", environment)
         try:
             await eventually_async(lambda: receiver.received, 60, what="a message")
         finally:
@@ -227,14 +227,14 @@ async def test_what_a_message_says_of_the_time_is_the_databases(
 # ---------------------------------------------------------------------- entities, reports and batches
 
 
-def _noted(log: Path, kind: str) -> list[list[float]]:
+def _recorded(log: Path, kind: str) -> list[list[float]]:
     lines = log.read_text().splitlines() if log.exists() else []
-    return [[float(word) for word in line.split()[1:]] for line in lines if line.startswith(kind)]
+    return [[float(field) for field in line.split()[1:]] for line in lines if line.startswith(kind)]
 
 
 @asynccontextmanager
 async def _programs(url: str, folder: Path, clock: WorkerClock, batch_at: datetime) -> AsyncIterator[Path]:
-    """Run two processes of every role but the API; the file that they write into."""
+    """Run two processes of every role but the API; yield the file that they write into."""
     log = folder / "called"
     names = {
         **environment(DATABASE_URL=url, HOME=str(folder), APP="clock_program:app", METRICS_BIND="127.0.0.1:0"),
@@ -243,18 +243,18 @@ async def _programs(url: str, folder: Path, clock: WorkerClock, batch_at: dateti
         "CLOCK_BATCH_AT": batch_at.isoformat(),
         "PYTHONPATH": str(KIT),
     }
-    words = [sys.executable, "-m", "tickwright", "run", *ROLES]
+    command = [sys.executable, "-m", "tickwright", "run", *ROLES]
     with ExitStack() as processes:
         for number in range(2):
-            child = spawn(words, folder / f"{number}.log", names)
+            child = spawn(command, folder / f"{number}.log", names)
             processes.callback(kill_group, child)
         yield log
 
 
-async def test_jumping_clocks_run_each_window_report_and_batch_once_and_none_early(
+async def test_with_jumping_clocks_each_window_report_and_batch_runs_once_and_in_time(
     database_url: str, tmp_path: Path, clock: WorkerClock
 ) -> None:
-    """Schedulers, consumers, listeners: they begin two hours ahead of the database and jump back and forth."""
+    """Schedulers, consumers, listeners: their clocks begin two hours ahead of the database and jump back and forth."""
     clock.jump(JUMPS_H[0])
     async with Tickwright(database_url) as app:
         batch_at = await app.pool.fetchval("SELECT date_trunc('second', clock_timestamp()) + interval '20 seconds'")
@@ -265,16 +265,16 @@ async def test_jumping_clocks_run_each_window_report_and_batch_once_and_none_ear
                 clock.jump(hours)
                 report = await app.request_report("numbers")
                 await eventually_async(lambda report=report: _is_made(app, report.id), 60, what="the report is made")  # type: ignore[misc]
-                runs = len(_noted(log, "entity"))
-                await eventually_async(lambda runs=runs: len(_noted(log, "entity")) >= runs + 3, 60)  # type: ignore[misc]
+                runs = len(_recorded(log, "entity"))
+                await eventually_async(lambda runs=runs: len(_recorded(log, "entity")) >= runs + 3, 60)  # type: ignore[misc]
             await eventually_async(lambda: app.pool.fetchval(_EXECUTED), 60, what="the batch is over")
             execution = await app.pool.fetchrow("SELECT * FROM tickwright.executions")
             offset_s = await app.pool.fetchval("SELECT date_part('epoch', clock_timestamp())") - time.monotonic()
-        windows = Counter(window for window, _, _ in _noted(log, "entity"))
+        windows = Counter(window for window, _, _ in _recorded(log, "entity"))
         assert set(windows.values()) == {1}, "a window ran twice"
-        for begins_s, ends_s, called_s in _noted(log, "entity"):
+        for begins_s, ends_s, called_s in _recorded(log, "entity"):
             assert begins_s - NEAR_S <= called_s + offset_s <= ends_s + NEAR_S
-        chunks = _noted(log, "chunk")
+        chunks = _recorded(log, "chunk")
         assert sorted(number for number, _ in chunks) == list(range(PIECES))
         assert min(called_s for _, called_s in chunks) + offset_s >= batch_at.timestamp() - NEAR_S
         assert execution["started_at"] >= batch_at

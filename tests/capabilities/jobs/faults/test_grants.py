@@ -1,4 +1,4 @@
-"""Grants of limited types: none is written under a lost session, counts there, or is used under the next one."""
+"""Grants of limited types: none is written for a lost session, counts for it, or is used by its next session."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ async def _few(_job: Job) -> None:
 
 
 async def _granted(pool: Pool, session: WorkerSession) -> int:
-    """Return what a session is granted of ``few`` when it settles."""
+    """Return how many jobs of ``few`` a session is granted when it settles."""
     entry, pacer = TypeState(ONE, _few, is_async=True), SharedLimits(pool, ClaimStore(pool), session)
     async with pool.acquire() as connection, connection.transaction():
         committed = await pacer.share_out(connection, {"few": entry}, dict)
@@ -48,7 +48,7 @@ async def _granted(pool: Pool, session: WorkerSession) -> int:
 
 
 async def check_grants_end_with_their_session(url: str) -> None:
-    """A session that is being declared lost, or is lost, is granted nothing; what it had does not count."""
+    """A session that is being declared lost, or is lost, is granted nothing; its earlier grant does not count."""
     async with await open_pool(url) as pool, pool.acquire() as other:
         await register_handler(pool, ONE)
         unopened, lost, live = [
@@ -63,7 +63,9 @@ async def check_grants_end_with_their_session(url: str) -> None:
             assert [row["id"] for row in await other.fetch(SESSIONS["declare_lost"])] == [lost.token]
             await other.execute(SESSIONS["forget_grants"], [lost.token])
             settling = asyncio.create_task(_granted(pool, lost))
-            await eventually_async(lambda: pool.fetchval(WAITS), what="the grant waits for what becomes of its session")
+            await eventually_async(
+                lambda: pool.fetchval(WAITS), what="the grant waits for the transaction on its session"
+            )
         assert (await settling, await _granted(pool, lost)) == (0, 0), "a lost session was granted a share"
         assert await pool.fetchval(GRANTS_OF_LOST) == 0, "a lost session was granted a share"
         await pool.execute("INSERT INTO tickwright.type_grants VALUES ('few', $1, 1)", lost.token)
@@ -71,14 +73,14 @@ async def check_grants_end_with_their_session(url: str) -> None:
 
 
 async def test_grants_end_with_their_session(database_url: str) -> None:
-    """J6, and no type waits for a worker that is lost."""
+    """J6; and no type waits for a worker that is lost."""
     await check_grants_end_with_their_session(database_url)
 
 
 @pytest.mark.parametrize(
     "guard",
     ["WHERE id = $1 AND lost_at IS NULL", " FOR KEY SHARE", "AND live.lost_at IS NULL"],
-    ids=["looks at no loss", "locks no session", "counts lost sessions"],
+    ids=["ignores the loss", "locks no session", "counts lost sessions"],
 )
 async def test_the_suite_notices_grants_that_outlive_their_session(
     database_url: str, monkeypatch: pytest.MonkeyPatch, guard: str
@@ -92,7 +94,7 @@ async def test_the_suite_notices_grants_that_outlive_their_session(
         await check_grants_end_with_their_session(database_url)
 
 
-async def test_a_worker_that_hears_of_types_before_it_hears_of_its_loss_takes_no_grant(database_url: str) -> None:
+async def test_a_worker_that_settles_grants_before_it_notices_its_loss_gets_none(database_url: str) -> None:
     """Its renewals are held up, others declare it lost, and it settles its grants; the type runs in the others."""
     stops, may_end = Stops(), asyncio.Event()
 
@@ -115,10 +117,10 @@ async def test_a_worker_that_hears_of_types_before_it_hears_of_its_loss_takes_no
                 await two.until(await two.insert("few"), "completed", within_s=30)
 
 
-async def test_a_worker_that_was_paused_beyond_its_lease_uses_no_grant_of_its_lost_session(
+async def test_a_worker_paused_beyond_its_lease_uses_no_grant_of_its_lost_session(
     database_url: str, tmp_path: Path
 ) -> None:
-    """J6: under its next session it settles before it claims; the others have its places by then."""
+    """J6: under its next session it settles before it claims; the other workers have its share by then."""
     kinds, may_end = {"few": TaskType("few", "python:few", concurrency=2)}, asyncio.Event()
 
     async def few(_job: Job) -> None:
@@ -132,7 +134,9 @@ async def test_a_worker_that_was_paused_beyond_its_lease_uses_no_grant_of_its_lo
             await eventually_async(lambda: two.pool.fetchval(LOST), 30, what="it is lost")
             for _ in range(8):
                 await two.insert("few")
-            await eventually_async(lambda: two.worker.runner.busy == 2, 30, what="the other runs all that may run")
+            await eventually_async(
+                lambda: two.worker.runner.busy == 2, 30, what="the other runs as many as the concurrency"
+            )
             paused.resume()
             await eventually_async(lambda: _is(two, SETTLED, 2), 30, what="it has settled under its next session")
             assert await two.pool.fetchval(HELD) == 2

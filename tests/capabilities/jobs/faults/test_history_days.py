@@ -37,7 +37,7 @@ SELECT -n, '2020-01-01Z', 't', 'completed',
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerClock]:
-    """The clock of a server; what this process heard of it is forgotten behind the test."""
+    """The clock of a server; what this process read of it is reset after the test."""
     monkeypatch.setattr(ids._Wall, "ahead_s", None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -56,7 +56,7 @@ async def _upkeep(pool: Any) -> None:
 
 
 async def check_jobs_are_kept_for_seven_days(clock: WorkerClock) -> None:
-    """Days pass under a worker that lives on: each result is in the table of its own day and kept for a week."""
+    """Days pass while a worker lives on: each result is in the table of its own day and kept for a week."""
     server = PostgresServer()
     server.environment = dict(clock.environment)
 
@@ -82,7 +82,7 @@ async def check_jobs_are_kept_for_seven_days(clock: WorkerClock) -> None:
 
 
 async def test_a_worker_that_lives_for_days_has_each_result_in_its_own_day(clock: WorkerClock) -> None:
-    """HIST-1."""
+    """HIST-1, for a worker that runs for days."""
     await check_jobs_are_kept_for_seven_days(clock)
 
 
@@ -95,7 +95,7 @@ async def test_the_suite_notices_a_worker_that_keeps_its_first_day(
         await check_jobs_are_kept_for_seven_days(clock)
 
 
-async def test_a_session_that_claims_nothing_hears_of_the_new_day(clock: WorkerClock) -> None:
+async def test_a_session_that_claims_nothing_notices_the_new_day(clock: WorkerClock) -> None:
     """HIST-1 for the result of a job that ran past midnight in a worker without room for another claim."""
     server, release = PostgresServer(), asyncio.Event()
     server.environment = dict(clock.environment)
@@ -116,7 +116,7 @@ async def test_a_session_that_claims_nothing_hears_of_the_new_day(clock: WorkerC
             before = ids.unix_seconds()
             clock.jump(24)
             await eventually_async(
-                lambda: ids.unix_seconds() > before + 80_000, 30, what="the session heard of the day"
+                lambda: ids.unix_seconds() > before + 80_000, 30, what="the session has noticed the day"
             )
             release.set()
             await engine.until(job_id, "completed", within_s=30)
@@ -125,7 +125,7 @@ async def test_a_session_that_claims_nothing_hears_of_the_new_day(clock: WorkerC
 
 @pytest.mark.parametrize("late", [1, 1500, 3000], ids=["the highest id", "between", "the last page"])
 async def test_a_day_in_which_a_job_finished_late_is_kept(pool: asyncpg.Pool, late: int) -> None:
-    """HIST-1: retention asks the rows, not the name of their table; the day goes when the job's time is up."""
+    """HIST-1: retention reads the rows, not the name of their table; the day is dropped once the job's time is up."""
     await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
     await pool.execute(LATE, late)
     await _upkeep(pool)
@@ -148,10 +148,10 @@ async def test_a_day_is_not_scanned_whole_before_it_is_dropped(pool: asyncpg.Poo
     assert "Seq Scan" not in plan, plan
 
 
-async def test_what_a_worker_writes_into_a_day_that_is_being_dropped_is_kept(
+async def test_a_result_written_into_a_day_that_is_being_dropped_is_kept(
     pool: asyncpg.Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HIST-1: a result that is committed while retention waits for its lock is seen, and the day stays."""
+    """HIST-1: retention sees a result that is committed while it waits for its lock, and keeps the day."""
     monkeypatch.setattr(upkeep_module, "LOCK_WAIT_MS", 60_000)
     await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
     writer = await asyncpg.connect(database_url)

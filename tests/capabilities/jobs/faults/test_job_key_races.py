@@ -23,7 +23,7 @@ BEFORE = Path(__file__).parents[4] / "src/tickwright/store/migrations/versions/0
 
 
 async def check_a_key_whose_job_is_ending_makes_no_second_job(url: str, insert: str, *, commits: bool) -> None:
-    """KEY-1: whether the ending is committed in the end or not."""
+    """KEY-1: whether the ending transaction commits or not."""
     ending, other = await connect(url), await connect(url)
     first = await ending.fetchval(ONCE, "k")
     await ending.execute(HELD, first)
@@ -47,12 +47,12 @@ async def check_a_key_whose_job_is_ending_makes_no_second_job(url: str, insert: 
 @pytest.mark.parametrize("commits", [True, False], ids=["committed", "rolled back"])
 @pytest.mark.parametrize("insert", [ONCE, PLAIN], ids=["on conflict", "plain"])
 async def test_a_key_whose_job_is_ending_makes_no_second_job(database_url: str, insert: str, commits: bool) -> None:
-    """KEY-1."""
+    """KEY-1, for both inserts, with and without the commit."""
     await check_a_key_whose_job_is_ending_makes_no_second_job(database_url, insert, commits=commits)
 
 
 async def test_the_suite_notices_a_key_that_is_looked_up_without_a_lock(database_url: str) -> None:
-    """A mutant of the guard: the function as the first release had it."""
+    """A mutant of the guard: the function of the first release."""
     text = BEFORE.read_text()
     begin = text.index("CREATE FUNCTION tickwright.claim_job_key()")
     function = text[begin : text.index("END $$;", begin) + len("END $$;")]
@@ -64,7 +64,7 @@ async def test_the_suite_notices_a_key_that_is_looked_up_without_a_lock(database
 
 
 async def test_a_live_job_stays_until_the_insert_with_its_key_is_committed(database_url: str) -> None:
-    """A plain insert with the key of a live job is refused as everywhere, and the job runs afterwards."""
+    """A plain insert with the key of a live job is refused as usual, and the job runs afterwards."""
     connection = await connect(database_url)
     first = await connection.fetchval(ONCE, "k")
     with pytest.raises(asyncpg.UniqueViolationError):

@@ -1,4 +1,4 @@
-"""An idempotency key is one job until seven days after the end of that job."""
+"""An idempotency key belongs to one job until seven days after the end of that job."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -42,7 +42,7 @@ async def _handler(job: Job) -> None:
 
 
 async def _end(engine: Engine, how: str, job_id: int) -> None:
-    """End a job that waits."""
+    """End a pending job."""
     if how == "cancelled":
         await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
     else:
@@ -54,7 +54,7 @@ async def _end(engine: Engine, how: str, job_id: int) -> None:
         await engine.until(job_id, "completed" if how == "completed" else how, within_s=30)
 
 
-async def check_a_key_lives_seven_days_behind_its_job(url: str, how: str) -> None:
+async def check_a_key_lives_seven_days_after_its_job(url: str, how: str) -> None:
     """KEY-2, for a job that was scheduled long before it ended."""
     task_type = "forgets" if how == "forgotten" else "t"
     async with running_engine(url, {"t": _handler, "forgets": _handler}, kinds=KINDS) as engine:
@@ -75,21 +75,19 @@ async def check_a_key_lives_seven_days_behind_its_job(url: str, how: str) -> Non
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_key_lives_seven_days_behind_its_job(database_url: str, how: str) -> None:
-    """KEY-2."""
-    await check_a_key_lives_seven_days_behind_its_job(database_url, how)
+async def test_a_key_lives_seven_days_after_its_job(database_url: str, how: str) -> None:
+    """KEY-2, for each way to end."""
+    await check_a_key_lives_seven_days_after_its_job(database_url, how)
 
 
-async def test_the_suite_notices_keys_whose_age_counts_from_when_they_were_given(
-    database_url: str, pool: asyncpg.Pool
-) -> None:
-    """A mutant: the trigger as earlier releases had it."""
+async def test_the_suite_notices_keys_whose_age_counts_from_their_insert(database_url: str, pool: asyncpg.Pool) -> None:
+    """A mutant: the trigger of earlier releases."""
     text = BEFORE.read_text()
     begin = text.index("CREATE TRIGGER scheduled_tasks_deleted")
     trigger = text[begin : text.index(";", begin)]
     await pool.execute(trigger.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER"))
     with pytest.raises(AssertionError, match="KEY-2 broken"):
-        await check_a_key_lives_seven_days_behind_its_job(database_url, "completed")
+        await check_a_key_lives_seven_days_after_its_job(database_url, "completed")
 
 
 async def test_a_job_that_ends_soon_writes_nothing_to_its_key(database_url: str) -> None:
@@ -103,7 +101,7 @@ async def test_a_job_that_ends_soon_writes_nothing_to_its_key(database_url: str)
 
 
 async def test_a_job_that_its_user_deletes_frees_its_key(pool: asyncpg.Pool) -> None:
-    """As before."""
+    """Deletion by plain SQL."""
     first = await pool.fetchval(ONCE, "k", "t")
     await pool.execute("DELETE FROM tickwright.scheduled_tasks WHERE id = $1", first)
     assert await pool.fetchval(ONCE, "k", "t") is not None

@@ -70,7 +70,7 @@ async def test_kill_9_of_a_worker_loses_nothing_and_repeats_only_what_was_in_fli
 
 
 async def test_a_paused_workers_results_do_not_count(database_url: str, tmp_path: Path) -> None:
-    """J3: SIGSTOP past the lease, then SIGCONT: whatever the zombie ends changes nothing."""
+    """J3: SIGSTOP past the lease, then SIGCONT: results of the zombie change nothing."""
     connection = await connect(database_url)
     zombie = WorkerProcess(database_url, tmp_path / "1.log", lease_s=1.5, work_s=0.5)
     await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
@@ -83,7 +83,7 @@ async def test_a_paused_workers_results_do_not_count(database_url: str, tmp_path
     zombie.resume()
     await eventually_async(
         lambda: connection.fetchval("SELECT count(*) = 2 FROM tickwright.workers WHERE lost_at IS NULL"), 20
-    )  # it came back under a new token
+    )  # it works again under a new token
     after = {row["id"]: row["fence"] for row in await _finished(connection)}
     zombie.stop()
     second.stop()
@@ -95,7 +95,7 @@ async def test_a_paused_workers_results_do_not_count(database_url: str, tmp_path
 
 
 async def test_a_job_that_kills_its_worker_ends_after_its_attempts(database_url: str, tmp_path: Path) -> None:
-    """J4: attempts are counted when they start, so poison does not loop."""
+    """J4: attempts are counted when they start, so a job that kills its worker does not loop."""
     connection = await connect(database_url)
     workers = [WorkerProcess(database_url, tmp_path / "0.log", lease_s=1)]
     await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
@@ -112,8 +112,8 @@ async def test_a_job_that_kills_its_worker_ends_after_its_attempts(database_url:
     assert [event.attempt for event in starts] == [1, 2]
 
 
-async def test_a_last_attempt_that_was_never_begun_is_not_the_last(database_url: str) -> None:
-    """J4, the other side: claimed, and its worker lost before it began: it goes back, uncounted, and runs."""
+async def test_a_last_attempt_that_never_began_does_not_count(database_url: str) -> None:
+    """J4: a claimed job whose worker is lost before it began is released, uncounted, and runs."""
     runs: list[int] = []
 
     async def work(job: Job) -> None:
@@ -136,7 +136,7 @@ async def test_a_last_attempt_that_was_never_begun_is_not_the_last(database_url:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """The begin of last attempts waits until this is set, as it does for a database that does not answer."""
+    """The begin of last attempts waits until this is set, as for a database that does not answer."""
     opened, begin_last = asyncio.Event(), ClaimStore.begin_last
 
     async def waits(store: ClaimStore, token: int, ids: list[int], fences: list[int]) -> dict[int, bool]:
@@ -153,7 +153,7 @@ SELECT now(), 'paced', 1 FROM generate_series(1, 12)"""
 
 
 async def check_last_attempts_keep_their_rate(database_url: str, gate: asyncio.Event) -> None:
-    """Twelve last attempts wait for their begin together, and start at the distance of their rate."""
+    """Twelve last attempts wait together for the write of their begin, and start at the distance of their rate."""
     starts_s: list[float] = []
 
     async def work(_: Job) -> None:
@@ -170,14 +170,14 @@ async def check_last_attempts_keep_their_rate(database_url: str, gate: asyncio.E
         assert start_s >= opened_s - SLACK_S - TIMER_S * (number + 1) + number / 20, "a rate is not kept"
 
 
-async def test_last_attempts_of_a_rate_limited_type_whose_begin_is_held_up_do_not_start_together(
+async def test_last_attempts_of_a_rate_limited_type_start_apart_after_a_held_up_begin(
     database_url: str, gate: asyncio.Event
 ) -> None:
-    """Their distance is kept behind the write of their begin, wherever that waits."""
+    """Their distance is kept after the write of their begin, wherever that waits."""
     await check_last_attempts_keep_their_rate(database_url, gate)
 
 
-async def test_a_rate_that_is_raised_holds_no_last_attempt_back(database_url: str, gate: asyncio.Event) -> None:
+async def test_a_raised_rate_holds_no_last_attempt_back(database_url: str, gate: asyncio.Event) -> None:
     """Last attempts that have begun wait for starts hours apart; at the new rate they start."""
     ran: list[int] = []
 
@@ -202,7 +202,7 @@ async def test_a_rate_that_is_raised_holds_no_last_attempt_back(database_url: st
 async def test_the_suite_notices_last_attempts_without_a_distance(
     database_url: str, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the guard: what has begun starts at once."""
+    """A mutant of the guard: an attempt that has begun starts at once."""
     mutate(monkeypatch, Runner._begins, "not await self._keep_distance(job.type_state)", "False")
     with pytest.raises(AssertionError, match="a rate is not kept"):
         await check_last_attempts_keep_their_rate(database_url, gate)
@@ -215,10 +215,10 @@ async def test_the_suite_notices_last_attempts_without_a_distance(
         ("interrupted", ("pending", 0, None, None, None)),
     ],
 )
-async def test_a_last_attempt_that_ends_while_its_begin_is_held_up_is_none(
+async def test_a_last_attempt_that_ends_while_its_begin_is_held_up_does_not_count(
     database_url: str, gate: asyncio.Event, ended: str, expected: tuple[Any, ...]
 ) -> None:
-    """Cancelled by its user or stopped with its worker: it never started, so it is neither counted nor noted."""
+    """Cancelled by its user or stopped with its worker: it never started, so it is neither counted nor recorded."""
     runs: list[int] = []
 
     async def work(job: Job) -> None:
@@ -233,16 +233,14 @@ async def test_a_last_attempt_that_ends_while_its_begin_is_held_up_is_none(
             await engine.worker.stop()
         row = await engine.until(job_id, expected[0])
         gate.set()
-    told = (*(row[name] for name in ("status", "attempts", "started_at", "error_message", "attempt_errors")),)
-    assert (told, runs) == (expected, [])
+    written = (*(row[name] for name in ("status", "attempts", "started_at", "error_message", "attempt_errors")),)
+    assert (written, runs) == (expected, [])
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("way", ["released", "unknown to its process", "reclaimed"])
-async def test_a_job_that_was_cancelled_between_its_claim_and_its_start_has_no_attempt(
-    database_url: str, way: str
-) -> None:
-    """It ends as one that was cancelled before its claim: no attempt is counted, and it was never started."""
+async def test_a_job_cancelled_between_its_claim_and_its_start_has_no_attempt(database_url: str, way: str) -> None:
+    """It ends like a job that is cancelled before its claim: no attempt is counted, and it never started."""
     async with running_engine(database_url) as engine:
         token = await engine.pool.fetchval(LOST_SESSION)
         job_id = await engine.insert("work", max_attempts=1 if way == "reclaimed" else 3)
@@ -262,10 +260,10 @@ async def test_a_job_that_was_cancelled_between_its_claim_and_its_start_has_no_a
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2])
-async def test_a_last_attempt_that_kills_its_worker_is_the_last(
+async def test_a_last_attempt_that_kills_its_worker_counts(
     database_url: str, tmp_path: Path, max_attempts: int
 ) -> None:
-    """J4: it was begun, so it counts, though it is the only one."""
+    """J4: it began, so it counts, though it is the only one."""
     connection = await connect(database_url)
     workers = [WorkerProcess(database_url, tmp_path / "0.log", lease_s=1)]
     await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
@@ -284,7 +282,7 @@ async def test_a_last_attempt_that_kills_its_worker_is_the_last(
 @pytest.mark.matrix
 @pytest.mark.parametrize("mode", ["immediate", "kill9"])
 async def test_a_database_crash_loses_no_job(tmp_path: Path, mode: str) -> None:
-    """A crash of PostgreSQL under load: what was acknowledged is there, and every job ends."""
+    """A crash of PostgreSQL under load: every acknowledged job is there, and every job ends."""
     with started(PostgresServer()) as server:
         url = server.create_database("crash")
         await asyncio.to_thread(migrate, url)
@@ -307,7 +305,7 @@ async def test_a_database_crash_loses_no_job(tmp_path: Path, mode: str) -> None:
 
 
 async def test_a_worker_that_cannot_renew_stops_starting_work(pg_server: PostgresServer, database_url: str) -> None:
-    """Self-fencing: cut off from the database, the holder stops by its own clock before the deadline."""
+    """Self-fencing: without the database the holder stops by its own clock before the deadline."""
     stopped = asyncio.Event()
 
     async def handler(_job: Job) -> None:
@@ -335,7 +333,7 @@ async def test_a_worker_that_cannot_renew_stops_starting_work(pg_server: Postgre
 async def test_results_that_cannot_be_written_wait_for_the_database(
     pg_server: PostgresServer, database_url: str
 ) -> None:
-    """A short outage costs no attempt: results are written when the database is back, while the lease holds."""
+    """A short outage costs no attempt: results are written when the database is available, while the lease holds."""
     finished = asyncio.Event()
 
     async def handler(_job: Job) -> str:
@@ -358,7 +356,7 @@ async def test_results_that_cannot_be_written_wait_for_the_database(
 
 
 async def test_a_lost_session_never_claims_again(database_url: str) -> None:
-    """A claim under a token that was declared lost takes nothing."""
+    """A claim with the token of a session that was declared lost takes nothing."""
     async with running_engine(database_url, {}, terms=SHORT) as engine:
         await insert(engine.pool, "elsewhere")
         token = await engine.pool.fetchval(

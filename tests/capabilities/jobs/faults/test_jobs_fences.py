@@ -1,7 +1,7 @@
 """The three guards of a claim, and the mutants that prove that each of them is tested.
 
-A zombie is a worker whose heartbeat has stopped while its handler goes on. Another worker takes the
-job over and is still running it when the zombie reports: whatever the zombie says must find no row.
+A zombie is a worker whose heartbeat has stopped while its handler continues. Another worker takes the
+job over and still runs it when the zombie reports: the report must find no row.
 """
 
 import asyncio
@@ -39,26 +39,26 @@ def _raise(error: Exception) -> None:
 
 
 async def _zombie_reports_during_a_second_attempt(
-    url: str, ending: Callable[[], Any], kind: TaskType
+    url: str, outcome: Callable[[], Any], kind: TaskType
 ) -> Mapping[str, Any]:
     """Return the job's row after the zombie's report, while the second attempt still runs."""
     zombie_may_end, second_may_end = asyncio.Event(), asyncio.Event()
     second_started = asyncio.Event()
 
-    async def deaf(_job: Job) -> Any:
+    async def overrunning(_job: Job) -> Any:
         while not zombie_may_end.is_set():
             try:
                 await zombie_may_end.wait()
             except asyncio.CancelledError:
                 continue
-        return ending()
+        return outcome()
 
     async def second(_job: Job) -> str:
         second_started.set()
         await second_may_end.wait()
         return "second"
 
-    async with running_engine(url, {"h": deaf}, kinds={"h": kind}, terms=SHORT) as zombie:
+    async with running_engine(url, {"h": overrunning}, kinds={"h": kind}, terms=SHORT) as zombie:
         job_id = await zombie.insert("h")
         await eventually_async(lambda: zombie.worker.runner.busy == 1)
         await _stop_heart(zombie)
@@ -90,17 +90,17 @@ def _of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("outcome", ENDINGS)
 async def test_a_zombies_report_changes_nothing_while_another_attempt_runs(
-    database_url: str, ending: str, kind: str
+    database_url: str, outcome: str, kind: str
 ) -> None:
-    """J3: every way to end an attempt is fenced, not only success."""
-    row = await _zombie_reports_during_a_second_attempt(database_url, ENDINGS[ending], KINDS[kind])
+    """J3: every outcome of an attempt is fenced, not only success."""
+    row = await _zombie_reports_during_a_second_attempt(database_url, ENDINGS[outcome], KINDS[kind])
     assert _of(row) == UNTOUCHED
 
 
 @pytest.mark.parametrize(
-    ("ending", "kind", "query"),
+    ("outcome", "kind", "query"),
     [
         ("returns nothing", "kept", "complete"),
         ("returns nothing", "forgotten", "complete_and_forget"),
@@ -110,20 +110,20 @@ async def test_a_zombies_report_changes_nothing_while_another_attempt_runs(
         ("snoozes", "kept", "snooze"),
     ],
 )
-async def test_the_mutant_without_the_fence_is_caught(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, ending: str, kind: str, query: str
+async def test_the_suite_notices_results_without_a_fence(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, outcome: str, kind: str, query: str
 ) -> None:
-    """With both fences taken out of a result's SQL, the same scenario lets the zombie through."""
+    """Without both fences in a result's SQL the zombie's report counts."""
     original = claims_store._RESULTS[query].replace(" AND t.fence = o.fence", "")
     mutated = original.replace(" AND t.owner = $1", "").replace("t.id = ANY", "$1::bigint IS NOT NULL AND t.id = ANY")
     assert mutated.count("t.owner = $1") == 0
     monkeypatch.setattr(claims_store, "_RESULTS", MappingProxyType({**claims_store._RESULTS, query: mutated}))
-    row = await _zombie_reports_during_a_second_attempt(database_url, ENDINGS[ending], KINDS[kind])
+    row = await _zombie_reports_during_a_second_attempt(database_url, ENDINGS[outcome], KINDS[kind])
     assert _of(row) != UNTOUCHED
 
 
 async def _claim_beside_the_loss_of_its_session(url: str) -> ClaimedJobs:
-    """Return what a session claims that is declared lost in a transaction which began before, and commits behind it."""
+    """Return what a session claims while a transaction, begun earlier and committed later, declares it lost."""
     pool = await open_pool(url)
     session = WorkerSession(pool, name="test", roles=["worker"], version="0")
     await session.open()
@@ -141,12 +141,12 @@ async def _claim_beside_the_loss_of_its_session(url: str) -> ClaimedJobs:
     return claimed
 
 
-async def test_a_claim_waits_for_who_declares_its_session_lost(database_url: str) -> None:
-    """A claim waits for the transaction that declares its session lost, and then takes nothing."""
+async def test_a_claim_waits_for_the_transaction_that_declares_its_session_lost(database_url: str) -> None:
+    """The claim takes nothing then."""
     assert (await _claim_beside_the_loss_of_its_session(database_url)).rows == []
 
 
-async def test_the_mutant_that_does_not_lock_its_session_is_caught(
+async def test_the_suite_notices_a_claim_that_does_not_lock_its_session(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the lock a claim commits jobs for a session whose jobs were reclaimed already."""
@@ -157,8 +157,8 @@ async def test_the_mutant_that_does_not_lock_its_session_is_caught(
     assert len((await _claim_beside_the_loss_of_its_session(database_url)).rows) == 1
 
 
-async def _a_second_worker_looks_while_the_first_works(url: str) -> Mapping[str, Any]:
-    """Return the job of a healthy worker after another one has looked for expired leases."""
+async def _a_second_worker_checks_leases_while_the_first_works(url: str) -> Mapping[str, Any]:
+    """Return the job of a healthy worker after another one has checked for expired leases."""
     may_end = asyncio.Event()
 
     async def slow(_job: Job) -> str:
@@ -183,27 +183,27 @@ async def _a_second_worker_looks_while_the_first_works(url: str) -> Mapping[str,
 
 
 async def test_a_live_lease_is_not_taken_over(database_url: str) -> None:
-    """L3: nobody takes a job over before its holder's lease has run out by the database's clock."""
-    row = await _a_second_worker_looks_while_the_first_works(database_url)
+    """L3: no worker takes a job over before its holder's lease has run out by the database's clock."""
+    row = await _a_second_worker_checks_leases_while_the_first_works(database_url)
     assert (row["result"], row["attempts"]) == ('"first"', 1)
 
 
-async def test_the_mutant_that_ignores_the_deadline_is_caught(
+async def test_the_suite_notices_a_takeover_that_ignores_the_deadline(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the lease's deadline taken out, a healthy worker loses its job."""
+    """Without the lease's deadline a healthy worker loses its job."""
     original = session_module._SQL["declare_lost"]
     mutated = original.replace(" AND lease_until < clock_timestamp()", "")
     assert mutated != original
     monkeypatch.setattr(session_module, "_SQL", MappingProxyType({**session_module._SQL, "declare_lost": mutated}))
     try:
-        row = await _a_second_worker_looks_while_the_first_works(database_url)
+        row = await _a_second_worker_checks_leases_while_the_first_works(database_url)
     except AssertionError:
-        return  # nobody keeps a lease for long enough to work at all
+        return  # no worker keeps a lease for long enough to work at all
     assert (row["result"], row["attempts"]) != ('"first"', 1)
 
 
-async def test_the_mutant_whose_leases_never_end_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_suite_notices_leases_that_never_end(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With leases that never run out, a dead worker's job stays stuck."""
     mutated = session_module._SQL["declare_lost"].replace("lease_until < clock_timestamp()", "false")
     monkeypatch.setattr(session_module, "_SQL", MappingProxyType({**session_module._SQL, "declare_lost": mutated}))
@@ -232,20 +232,18 @@ async def _nothing_live(engine: Engine) -> bool:
 
 
 async def test_two_workers_never_start_the_same_attempt(database_url: str) -> None:
-    """A6: one job, one worker, however many look."""
+    """A6: one worker per job, however many workers claim."""
     starts = await _two_workers_run_each_job(database_url, 3000)
     assert len(starts) == 3000
     assert set(starts.values()) == {1}
 
 
-async def test_the_mutant_that_claims_in_two_steps_is_caught(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_suite_notices_a_claim_in_two_steps(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """J-a: SELECT, then UPDATE in another transaction, as the source document has it, runs jobs twice.
 
-    Between the two steps of its first claim each worker waits for the other one's, so that nobody has to be lucky.
+    Between the two steps of its first claim each worker waits for the other one's, so the race happens every time.
     """
-    both_have_looked, looked = asyncio.Barrier(2), set[int]()
+    both_have_picked, picked_once = asyncio.Barrier(2), set[int]()
 
     async def two_steps(store: ClaimStore, request: ClaimRequest, _connection: Any = None) -> ClaimedJobs:
         pool = store._pool
@@ -253,9 +251,9 @@ async def test_the_mutant_that_claims_in_two_steps_is_caught(
             "SELECT id FROM ONLY tickwright.scheduled_tasks WHERE status = 'pending' AND execute_at <= now() "
             "ORDER BY execute_at FOR UPDATE SKIP LOCKED LIMIT 200"
         )
-        if picked and id(store) not in looked:
-            looked.add(id(store))
-            await both_have_looked.wait()
+        if picked and id(store) not in picked_once:
+            picked_once.add(id(store))
+            await both_have_picked.wait()
         rows = await pool.fetch(
             "UPDATE ONLY tickwright.scheduled_tasks t SET status = 'processing', owner = $1, attempts = attempts + 1 "
             "WHERE id = ANY($2) RETURNING id, task_type, payload, priority, attempts, max_attempts, fence, timeout_ms, "

@@ -1,4 +1,4 @@
-"""A type whose jobs hang leaves slots to the others, however its jobs came there."""
+"""A type whose jobs hang leaves slots to the other types, however its jobs were claimed."""
 
 import asyncio
 import math
@@ -32,11 +32,11 @@ DONE = (
 
 @dataclass
 class Target:
-    """What the jobs of one type call: it answers, or hangs.
+    """The target of one type's jobs: it answers, or hangs.
 
     Attributes:
-        gate: A call returns when that of its beginning is set.
-        stops_at: It ceases to answer once the worker holds so many of its jobs.
+        gate: A call returns when the gate of its beginning is set.
+        stops_at: The target hangs once the worker holds so many of its jobs.
         begun: Calls so far.
         waiting: Calls that hang.
         most: Calls that hung at once.
@@ -59,7 +59,7 @@ class Target:
         self.waiting -= 1
 
     async def hangs(self, begun: int = 0) -> None:
-        """Wait until half of the slots are taken by calls behind the first ``begun``."""
+        """Wait until half of the slots are taken by calls after the first ``begun``."""
         await eventually_async(lambda: self.begun >= begun + SLOTS // 2, 30, what="calls hang")
 
 
@@ -76,8 +76,8 @@ async def _from_the_start(engine: Engine, target: Target) -> None:
     assert engine.worker.types()["target"].held <= SLOTS * 3 // 4
 
 
-async def _behind_a_burst(engine: Engine, target: Target) -> None:
-    """Its calls end together, as behind a timeout, and the next ones hang again."""
+async def _after_a_burst(engine: Engine, target: Target) -> None:
+    """Its calls end together, as after a timeout, and the next ones hang again."""
     await _from_the_start(engine, target)
     for _ in range(3):
         begun, former, target.gate = target.begun, target.gate, asyncio.Event()
@@ -86,8 +86,8 @@ async def _behind_a_burst(engine: Engine, target: Target) -> None:
         await _others_end(engine)
 
 
-async def _of_a_sudden(engine: Engine, target: Target) -> None:
-    """It has answered quickly, so that many are held ahead, and stops."""
+async def _after_quick_answers(engine: Engine, target: Target) -> None:
+    """It answers quickly, so that many jobs are held ahead, and then hangs."""
     target.gate.set()
     target.stops_at = 4 * SLOTS
     await engine.pool.execute(INSERT, MANY)
@@ -95,15 +95,15 @@ async def _of_a_sudden(engine: Engine, target: Target) -> None:
 
 
 async def _while_they_are_blocked(engine: Engine, target: Target) -> None:
-    """Others are claimed at once, not only when what is blocked was released."""
-    await _of_a_sudden(engine, target)
+    """Other jobs are claimed at once, not only after blocked ones are released."""
+    await _after_quick_answers(engine, target)
     await eventually_async(lambda: engine.worker.runner.blocked, what="some are blocked")
 
 
-async def _until_they_have_more(engine: Engine, target: Target) -> None:
-    """For the mutant alone: what is sound waits for that in vain."""
-    await _of_a_sudden(engine, target)
-    await eventually_async(lambda: target.most > SLOTS - SLOTS // 16, 30, what="they have slots of others")
+async def _until_it_has_slots_of_others(engine: Engine, target: Target) -> None:
+    """Only for the mutant: in the product this condition never comes true."""
+    await _after_quick_answers(engine, target)
+    await eventually_async(lambda: target.most > SLOTS - SLOTS // 16, 30, what="the type has slots of others")
     target.gate.set()
 
 
@@ -114,8 +114,8 @@ async def _sound(_job: Job) -> None:
     return
 
 
-async def check_others_run(url: str, how: How) -> None:
-    """Others run while every call of the type hangs; when it answers again, none of its jobs has lost an attempt."""
+async def check_other_types_run(url: str, how: How) -> None:
+    """Other types run while every call of one type hangs; when it answers, none of its jobs has lost an attempt."""
     target = Target()
     kinds = {"target": policy("target"), "sound": policy("sound")}
     handlers, limits = {"target": target.__call__, "sound": _sound}, WorkerLimits(concurrency=SLOTS)
@@ -130,29 +130,29 @@ async def check_others_run(url: str, how: How) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("how", [_from_the_start, _behind_a_burst, _of_a_sudden])
-async def test_others_run_beside_a_type_that_hangs(database_url: str, how: How) -> None:
-    """They waited for minutes: claims that a sweep doubled and jobs that were fetched ahead had every slot."""
-    await check_others_run(database_url, how)
+@pytest.mark.parametrize("how", [_from_the_start, _after_a_burst, _after_quick_answers])
+async def test_other_types_run_beside_a_type_that_hangs(database_url: str, how: How) -> None:
+    """A regression: claims that a sweep doubled, and jobs fetched ahead, took every slot for minutes."""
+    await check_other_types_run(database_url, how)
 
 
-async def test_the_mutant_whose_type_may_start_in_every_slot_is_caught(
+async def test_the_suite_notices_a_type_that_may_start_in_every_slot(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was fetched ahead while it was quick fills them."""
+    """Jobs that were fetched ahead while the type was quick fill the slots."""
     mutate(monkeypatch, Runner._places, "self.type_slots_max - state.running", "self.slots")
     with pytest.raises(AssertionError, match=BEYOND):
-        await check_others_run(database_url, _until_they_have_more)
+        await check_other_types_run(database_url, _until_it_has_slots_of_others)
 
 
-async def test_others_are_claimed_while_a_type_is_blocked(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is blocked takes no slot, so it keeps none from the others; here it is never released."""
+async def test_other_types_are_claimed_while_one_is_blocked(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blocked job takes no slot, so it keeps none from other types; here it is never released."""
     monkeypatch.setattr("tickwright.capabilities.jobs.worker.runner.SLOT_WAIT_S", 3600.0)
-    await check_others_run(database_url, _while_they_are_blocked)
+    await check_other_types_run(database_url, _while_they_are_blocked)
 
 
-def test_a_type_that_was_alone_starts_no_more_until_it_has_its_part() -> None:
-    """It had all slots when another type came: one of 32 is free, and it has 31 of its 30."""
+def test_a_type_that_was_alone_starts_no_job_until_it_is_within_its_share() -> None:
+    """It had all slots when a second type came: one of 32 is free, and it has 31 where its share is 30."""
     nothing: Any = None
     runner = Runner(nothing, DbClock(), slots=32, threads=4)
     runner.type_slots_max = 30
@@ -163,8 +163,8 @@ def test_a_type_that_was_alone_starts_no_more_until_it_has_its_part() -> None:
     assert runner._places(entry) == 0
 
 
-def test_no_more_end_in_a_while_than_run_in_it() -> None:
-    """192 attempts of a second each that end in one twentieth of a second are no 3,840 a second."""
+def test_the_measured_rate_is_bounded_by_the_attempts_that_run() -> None:
+    """192 attempts of a second each that end within a twentieth of a second are not 3,840 a second."""
     assert _rate_of(192, took_s=192.0) == pytest.approx(256)
     assert _rate_of(192, took_s=0.0) == pytest.approx(3840)
 
@@ -177,8 +177,8 @@ def _rate_of(count: int, *, took_s: float) -> float:
     return rate
 
 
-def test_a_claim_and_the_sweep_beside_it_ask_for_no_more_than_one_claim() -> None:
-    """But for one row of each type, where there is only one."""
+def test_a_claim_and_its_sweep_together_ask_for_no_more_than_one_claim() -> None:
+    """Except for one row of each type, where there is only one."""
     sweep, claim = ClaimPlan(("a", "few", "b"), (128, 3, 1), 200).split({"a", "b"})
     assert sweep == ClaimPlan(("a", "b"), (32, 1), 50)
     assert claim == ClaimPlan(("a", "few", "b"), (96, 3, 1), 150)
@@ -188,6 +188,6 @@ def test_a_claim_and_the_sweep_beside_it_ask_for_no_more_than_one_claim() -> Non
     ("slots", "types", "most"),
     [(1, 2, 1), (3, 2, 3), (4, 2, 3), (8, 2, 7), (31, 2, 30), (32, 5, 30), (256, 2, 240), (256, 1, 256), (8, 0, 8)],
 )
-def test_one_type_has_all_slots_but_a_few_where_there_are_others(slots: int, types: int, most: int) -> None:
-    """A worker with one type has no use for a slot that this type may not have."""
+def test_a_type_leaves_a_few_slots_only_if_there_are_other_types(slots: int, types: int, most: int) -> None:
+    """A worker with one type would have no use for the slots that are left."""
     assert type_slots_max(slots, types=types) == most

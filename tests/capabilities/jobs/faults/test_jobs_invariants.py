@@ -1,4 +1,4 @@
-"""J1, J2 and J7 at their full size: an API that is killed, workers whose clock is wrong, cancels that race claims."""
+"""J1, J2 and J7 at full size: an API that is killed, workers with wrong clocks, cancels that race claims."""
 
 import asyncio
 import random
@@ -32,8 +32,8 @@ CLIENTS = 8
 # ---------------------------------------------------------------------- J7: cancel against claim
 
 
-async def test_of_ten_thousand_cancels_that_race_a_claim_none_is_broken(database_url: str) -> None:
-    """J7: an answer ``cancelled`` means that no start follows and none came before; the others ran or were stopped."""
+async def test_ten_thousand_cancels_that_race_a_claim_keep_their_promise(database_url: str) -> None:
+    """J7: after the answer ``cancelled`` no start follows, and none came before; the other jobs ran or were stopped."""
     started: set[int] = set()
 
     async def handler(job: Job) -> None:
@@ -87,10 +87,10 @@ async def _nothing_live(pool: Any) -> bool:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("hours", [2.0, -2.0])
-async def test_a_workers_own_clock_starts_no_job_early_and_leaves_none(
+async def test_a_workers_wrong_clock_starts_no_job_early_and_none_late(
     database_url: str, tmp_path: Path, hours: float
 ) -> None:
-    """J2: two hours ahead no job starts before its instant by the database's clock; two hours behind none waits."""
+    """J2: two hours ahead it starts no job before its instant by the database's clock; two hours behind none waits."""
     clock, log = WorkerClock(tmp_path), tmp_path / "worker.log"
     clock.jump(hours)
     connection = await connect(database_url)
@@ -119,13 +119,13 @@ async def test_a_workers_own_clock_starts_no_job_early_and_leaves_none(
 # ---------------------------------------------------------------------- J1: what the API acknowledged
 
 
-async def _post(at: str, key: str, count: int, acknowledged: dict[str, int], asked: set[str]) -> None:
-    """Ask for jobs until the API is gone; remember which were asked for, and which were acknowledged."""
+async def _post(at: str, key: str, count: int, acknowledged: dict[str, int], posted: set[str]) -> None:
+    """Post jobs until the API stops; record which were requested, and which were acknowledged."""
     headers = {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(at, headers=headers) as client:
         for number in range(count):
             name = f"{id(client)}-{number}"
-            asked.add(name)
+            posted.add(name)
             body = {"task_type": "later", "idempotency_key": name, "delay": "1h"}
             try:
                 async with client.post("/v1/jobs", json=body) as answer:
@@ -135,13 +135,13 @@ async def _post(at: str, key: str, count: int, acknowledged: dict[str, int], ask
                 return
 
 
-async def _check_acknowledged(pool: Pool, acknowledged: dict[str, int], asked: set[str]) -> None:
-    """Every acknowledged job is there under its id; what nobody heard of is there once or not at all."""
+async def _check_acknowledged(pool: Pool, acknowledged: dict[str, int], posted: set[str]) -> None:
+    """Every acknowledged job is there under its id; a request without an answer made one job or none."""
     rows = await pool.fetch("SELECT id, idempotency_key FROM tickwright.scheduled_tasks WHERE task_type = 'later'")
     there = {row["idempotency_key"]: row["id"] for row in rows}
     assert len(there) == len(rows)
     assert acknowledged.items() <= there.items()
-    assert there.keys() <= asked
+    assert there.keys() <= posted
 
 
 async def _prepare(pool: Pool) -> str:
@@ -150,55 +150,55 @@ async def _prepare(pool: Pool) -> str:
     return (await ApiKeys(pool).create("test", Role.OPERATOR, caller=ADMIN)).key
 
 
-async def test_an_api_killed_under_load_has_every_job_that_it_acknowledged(
+async def test_an_api_killed_under_load_keeps_every_job_that_it_acknowledged(
     database_url: str, pool: Pool, tmp_path: Path
 ) -> None:
     """J1: kill -9 while eight clients schedule; a 201 is a row, and a request without an answer is at most one."""
     acknowledged: dict[str, int] = {}
-    asked: set[str] = set()
+    posted: set[str] = set()
     key = await _prepare(pool)
     async with api_process(database_url, tmp_path) as (at, child):
-        clients = [asyncio.create_task(_post(at, key, 1_000_000, acknowledged, asked)) for _ in range(CLIENTS)]
+        clients = [asyncio.create_task(_post(at, key, 1_000_000, acknowledged, posted)) for _ in range(CLIENTS)]
         await eventually_async(lambda: len(acknowledged) > 500, 40)
         kill_group(child)
         await asyncio.gather(*clients)
-    await _check_acknowledged(pool, acknowledged, asked)
+    await _check_acknowledged(pool, acknowledged, posted)
 
 
-async def test_an_api_whose_connections_are_cut_at_commit_has_every_job_that_it_acknowledged(
+async def test_an_api_cut_off_at_commit_keeps_every_job_that_it_acknowledged(
     database_url: str, pool: Pool, tmp_path: Path
 ) -> None:
-    """J1: twenty times the answers of the database are lost and all connections reset, while clients schedule."""
+    """J1: twenty times answers of the database are lost and all connections reset, while clients schedule."""
     acknowledged: dict[str, int] = {}
-    asked: set[str] = set()
+    posted: set[str] = set()
     key = await _prepare(pool)
     server = await pool.fetchrow("SELECT inet_server_addr() AS host, inet_server_port() AS port")
     async with (
         TcpProxy("127.0.0.1", server["port"]) as proxy,
         api_process(proxy.rewrite(database_url), tmp_path) as (at, _),
     ):
-        clients = [asyncio.create_task(_post(at, key, 400, acknowledged, asked)) for _ in range(CLIENTS)]
+        clients = [asyncio.create_task(_post(at, key, 400, acknowledged, posted)) for _ in range(CLIENTS)]
         for cut in range(20):
-            await eventually_async(partial(_have_asked, asked, 40 * (cut + 1), clients), 60)
+            await eventually_async(partial(_have_posted, posted, 40 * (cut + 1), clients), 60)
             proxy.drop_replies()
             await eventually_async(
-                lambda: _is_ahead(pool, acknowledged, clients), 20, what="a commit without its answer"
+                lambda: _has_unanswered_row(pool, acknowledged, clients), 20, what="a commit without its answer"
             )
             proxy.reset()
             proxy.heal()
         await asyncio.gather(*clients)
     assert len(acknowledged) > 100
-    await _check_acknowledged(pool, acknowledged, asked)
+    await _check_acknowledged(pool, acknowledged, posted)
 
 
-async def _is_ahead(pool: Pool, acknowledged: dict[str, int], clients: list["asyncio.Task[None]"]) -> bool:
-    """Whether the database has a job that no client has heard of."""
+async def _has_unanswered_row(pool: Pool, acknowledged: dict[str, int], clients: list["asyncio.Task[None]"]) -> bool:
+    """Whether the database has a job whose answer no client has received."""
     rows: int = await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks WHERE task_type = 'later'")
     return rows > len(acknowledged) or _are_done(clients)
 
 
-async def _have_asked(asked: set[str], count: int, clients: list["asyncio.Task[None]"]) -> bool:
-    return len(asked) >= count or _are_done(clients)
+async def _have_posted(posted: set[str], count: int, clients: list["asyncio.Task[None]"]) -> bool:
+    return len(posted) >= count or _are_done(clients)
 
 
 def _are_done(tasks: list["asyncio.Task[None]"]) -> bool:

@@ -1,4 +1,4 @@
-"""Rows of running jobs that another session keeps locked: each delays its own job, and nothing else."""
+"""Rows of running jobs that another session keeps locked: each lock delays its own job only."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ MANY = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT no
 
 @asynccontextmanager
 async def _locking(role: AppRole, ids: list[int]) -> AsyncIterator[asyncpg.Connection]:
-    """Lock rows as a role for plain SQL may, until the end of the block."""
+    """Lock rows as a role for plain SQL may do, until the end of the block."""
     connection = await asyncpg.connect(role.url)
     try:
         async with connection.transaction():
@@ -78,21 +78,21 @@ async def check_locked_rows_delay_their_own_results(role: AppRole, within_s: flo
 
 
 async def test_locked_rows_delay_their_own_results_only(app_role: AppRole) -> None:
-    """For as long as they are locked; no result is written twice, and no job runs again."""
+    """Only while the rows are locked; no result is written twice, and no job runs again."""
     await check_locked_rows_delay_their_own_results(app_role, 60)
 
 
 async def test_the_suite_notices_writes_that_wait_for_locked_rows(
     app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the cure: a write is repeated with the locked row in it."""
+    """A mutant of the guard: a write is repeated with the locked row in it."""
     mutate(monkeypatch, ResultWriter._write, "monotonic() + PASSES_LOCKED_S", "0.0")
     with pytest.raises(AssertionError, match="the results of other jobs are written"):
         await check_locked_rows_delay_their_own_results(app_role, 10)
 
 
-async def test_a_worker_stops_behind_a_locked_row_and_its_job_is_released(app_role: AppRole) -> None:
-    """What cannot be written before the process ends is released by upkeep, once the row is free."""
+async def test_a_worker_stops_beside_a_locked_row_and_its_job_is_released(app_role: AppRole) -> None:
+    """Upkeep releases the job, whose result could not be written, once the row is free."""
     begun = asyncio.Event()
 
     async def slow(_job: Job) -> None:
@@ -112,7 +112,7 @@ async def test_a_worker_stops_behind_a_locked_row_and_its_job_is_released(app_ro
         assert (await engine.job(job_id))["status"] == "pending"
 
 
-# ---------------------------------------------------------------------- what lost sessions owned
+# ---------------------------------------------------------------------- jobs of lost sessions
 
 
 async def _claims(pool: Pool, token: int, count: int) -> ClaimedJobs:
@@ -154,14 +154,14 @@ async def check_a_locked_row_delays_no_reclaim_of_others(role: AppRole, within_s
 
 
 async def test_a_locked_row_delays_no_reclaim_of_others(app_role: AppRole) -> None:
-    """A committed job ends, once, whatever rows beside it are locked."""
+    """A claimed job ends, once, whichever rows beside it are locked."""
     await check_a_locked_row_delays_no_reclaim_of_others(app_role, 60)
 
 
 async def test_the_suite_notices_a_reclaim_that_waits_for_locked_rows(
     app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the cure: one row is waited for, and everything that lost sessions owned waits with it."""
+    """A mutant of the guard: a reclaim waits for one row, and all jobs of lost sessions wait with it."""
     mutated = claims_store._CLAIMS["reclaim"].replace("FOR UPDATE OF t SKIP LOCKED", "")
     monkeypatch.setattr(claims_store, "_CLAIMS", MappingProxyType({**claims_store._CLAIMS, "reclaim": mutated}))
     with pytest.raises(AssertionError, match="the jobs of a lost session are reclaimed"):
@@ -210,8 +210,8 @@ async def _hold(role: AppRole, job_id: int, held: asyncio.Event, free: asyncio.E
         await free.wait()
 
 
-async def test_a_stray_whose_row_is_locked_keeps_no_worker_from_claiming(app_role: AppRole) -> None:
-    """CLG-1: it is known from here on, and released once its row is free."""
+async def test_a_stray_job_whose_row_is_locked_keeps_no_worker_from_claiming(app_role: AppRole) -> None:
+    """CLG-1: the process knows the stray from then on, and releases it once its row is free."""
     runs: Counter[int] = Counter()
 
     async def handler(job: Job) -> None:
@@ -230,7 +230,7 @@ async def test_a_stray_whose_row_is_locked_keeps_no_worker_from_claiming(app_rol
 
 
 async def test_a_reclaim_may_take_longer_than_other_statements(database_url: str) -> None:
-    """Beside millions of large rows that are due it does; what lost sessions owned would never run again."""
+    """It is slow beside millions of large due rows; within the usual timeout it would never succeed."""
     slow = (
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN new; END $$;"
         "CREATE TRIGGER a_slow BEFORE UPDATE ON tickwright.scheduled_tasks FOR EACH ROW EXECUTE FUNCTION slow()"

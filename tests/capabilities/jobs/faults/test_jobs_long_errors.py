@@ -1,4 +1,4 @@
-"""Errors as long as payloads: what a refused value or a raised text costs the worker, and what is kept of it."""
+"""Errors as long as payloads: what they cost the worker, and how much of them is kept."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -16,7 +16,7 @@ SECRET = "known-s3cret-of-a-user"
 
 
 class Colour(Enum):
-    """What a handler may ask for."""
+    """The values that a handler accepts."""
 
     RED = "red"
 
@@ -35,21 +35,21 @@ async def quoting(_job: Job, kind: str) -> None:
 
 
 class Counting:
-    """A pattern that notes the longest text that it is used on."""
+    """A pattern that records the longest text that it is used on."""
 
     def __init__(self, pattern: Any) -> None:
         self._pattern = pattern
         self.longest = 0
 
     def sub(self, mask: str, text: str) -> str:
-        """Replace, and note."""
+        """Replace, and record."""
         self.longest = max(self.longest, len(text))
         return str(self._pattern.sub(mask, text))
 
 
 @pytest.fixture
 def shapes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
-    """Count what is looked through for the shapes of secrets."""
+    """Count the text that is searched for the shapes of secrets."""
     counting = Counting(logs._SECRET_SHAPE)
     monkeypatch.setattr(logs, "_SECRET_SHAPE", counting)
     logs.know_secret(SECRET)
@@ -61,7 +61,7 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
 async def test_an_error_as_long_as_its_payload_is_cut_before_it_is_masked(
     database_url: str, shapes: Counting, function: Any
 ) -> None:
-    """Masking takes the event loop: 64 errors of 1 MB stopped it until the session was lost."""
+    """Masking runs in the event loop: 64 errors of 1 MB blocked it until the session was lost."""
     async with running_engine(database_url, {"t": function}, kinds={"t": policy("t", max_attempts=1)}) as engine:
         text = f"{SECRET} tw_{'k' * 40} " + "x" * LONG
         row = await engine.until(await engine.insert("t", payload={"kind": text}), "failed")

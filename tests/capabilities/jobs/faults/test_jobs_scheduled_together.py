@@ -1,4 +1,4 @@
-"""Single calls that go into the database together: what happens to one of them happens to no other."""
+"""Single calls that are written together: what happens to one of them affects no other."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ from tickwright.store import pool as pool_module
 from tickwright.store.pool import open_pool
 
 REFUSED = '{"n": 1e1000}'
-"""Larger than what may be written out: the database refuses it, and only there."""
+"""A number too large for ``jsonb``: only the database refuses it."""
 
 
 async def check_each_job_is_there_once(database_url: str) -> None:
@@ -44,19 +44,19 @@ async def check_each_job_is_there_once(database_url: str) -> None:
         for job_id in ids:
             await engine.until(job_id, "completed")
         rows = {row[0] for row in await engine.pool.fetch("SELECT id FROM tickwright.scheduled_tasks")}
-    assert rows == ids, "jobs that nobody was told of"
+    assert rows == ids, "jobs without an answer"
     assert ran == Counter(ids), "jobs ran twice"
 
 
 async def test_a_refused_job_with_a_key_makes_no_other_job_twice(database_url: str) -> None:
-    """They are apart: of what one statement writes all is there or nothing."""
+    """They are written apart: one statement writes all its jobs or none."""
     await check_each_job_is_there_once(database_url)
 
 
-async def test_the_suite_notices_jobs_of_both_kinds_in_one_flush(
+async def test_the_suite_notices_a_flush_of_jobs_with_and_without_a_key(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two statements without a transaction, and the first one is done again after the second one was refused."""
+    """A mutant: two statements without a transaction; the first is repeated after the second was refused."""
     made = Enqueuer.__init__
 
     def together(self: Enqueuer, pool: asyncpg.Pool) -> None:
@@ -64,12 +64,12 @@ async def test_the_suite_notices_jobs_of_both_kinds_in_one_flush(
         self._plain = self._keyed
 
     monkeypatch.setattr(Enqueuer, "__init__", together)
-    with pytest.raises(AssertionError, match="that nobody was told of"):
+    with pytest.raises(AssertionError, match="jobs without an answer"):
         await check_each_job_is_there_once(database_url)
 
 
 async def _schedules(api: RunningApi, key: str | None, count: int) -> Counter[tuple[int, str | None]]:
-    """Ask one after the other; return what was answered."""
+    """Post one job after the other; return the answers."""
     seen: Counter[tuple[int, str | None]] = Counter()
     for number in range(count):
         body = {"task_type": "noop", "idempotency_key": key and f"{key}-{number}", "payload": {"mark": key or "plain"}}
@@ -81,8 +81,8 @@ async def _schedules(api: RunningApi, key: str | None, count: int) -> Counter[tu
 async def test_a_key_that_a_transaction_holds_delays_no_other_job(
     database_url: str, app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those without a key and those with another one are scheduled meanwhile; ``busy`` means that nothing was done."""
-    monkeypatch.setattr(enqueue, "HELD_FOR", "60s")  # nobody who waits for it is done before the others
+    """Jobs without a key or with another one are scheduled meanwhile; after ``busy`` nothing was done."""
+    monkeypatch.setattr(enqueue, "HELD_FOR", "60s")  # no call that waits for the key ends before the others
     holder = await asyncpg.connect(app_role.url)
     async with running_api(database_url) as api:
         transaction = holder.transaction()
@@ -111,7 +111,7 @@ async def test_a_key_that_a_transaction_holds_delays_no_other_job(
 async def test_busy_means_that_nothing_was_done(
     database_url: str, app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever hears it may send the same again, and there is one job of it."""
+    """The caller may send the same again, and there is one job of it."""
     monkeypatch.setattr(enqueue, "HELD_FOR", "200ms")
     holder = await asyncpg.connect(app_role.url)
     async with running_engine(database_url, {}) as engine:
@@ -141,7 +141,7 @@ async def test_busy_means_that_nothing_was_done(
 
 
 async def _insert_counts(pool: asyncpg.Pool) -> tuple[int, int]:
-    """Return how many jobs there are, and in how many transactions they were inserted: ``now()`` is one per each."""
+    """Return the number of jobs and of the transactions that inserted them: each has its own ``now()``."""
     row = await pool.fetchrow("SELECT count(*), count(DISTINCT created_at) FROM ONLY tickwright.scheduled_tasks")
     assert row is not None
     return row[0], row[1]
@@ -149,7 +149,7 @@ async def _insert_counts(pool: asyncpg.Pool) -> tuple[int, int]:
 
 @pytest.fixture
 async def enqueuer(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Enqueuer]:
-    """One that knows the type ``noop``, on sessions that wait 300 ms for a lock."""
+    """An enqueuer that knows the type ``noop``, on sessions that wait 300 ms for a lock."""
     monkeypatch.setitem(pool_module.SETTINGS, "lock_timeout", "300")
     pool = await open_pool(database_url)
     await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('noop', 'python:noop')")
@@ -177,8 +177,8 @@ async def _held(url: str, *keys: str) -> AsyncIterator[None]:
         await holder.close()
 
 
-async def test_held_keys_cost_those_beside_them_one_statement(app_role: AppRole, enqueuer: Enqueuer) -> None:
-    """However many they are: a statement per job is a round trip per job."""
+async def test_held_keys_cost_the_other_jobs_one_statement(app_role: AppRole, enqueuer: Enqueuer) -> None:
+    """However many keys are held: a statement per job would be a round trip per job."""
     held = [f"held-{n}" for n in range(10)]
     keys = [*held[:5], *(f"free-{n}" for n in range(100)), *held[5:], "free-0"]
     async with _held(app_role.url, *held):
@@ -192,8 +192,8 @@ async def test_held_keys_cost_those_beside_them_one_statement(app_role: AppRole,
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_refused_jobs_cost_those_beside_them_one_statement(enqueuer: Enqueuer, key: str | None) -> None:
-    """With a key or without one; each refused one is told so, as if it had been alone."""
+async def test_refused_jobs_cost_the_other_jobs_one_statement(enqueuer: Enqueuer, key: str | None) -> None:
+    """With a key or without one; each refused job raises the error that it raises alone."""
     jobs = [NewJob("noop", REFUSED if n % 10 == 0 else "{}", key=key and f"{key}{n}") for n in range(100)]
     answers = await asyncio.gather(*map(enqueuer.schedule, jobs), return_exceptions=True)
     assert await _insert_counts(enqueuer._pool) == (90, 1)
@@ -213,7 +213,7 @@ async def test_refused_jobs_cost_those_beside_them_one_statement(enqueuer: Enque
 async def test_busy_of_jobs_without_a_key_means_that_nothing_was_done(
     database_url: str, enqueuer: Enqueuer, monkeypatch: pytest.MonkeyPatch, statements: int
 ) -> None:
-    """Also where the table is locked after the first statements of a flush: there is a job for each id, and no more."""
+    """Also if the table is locked after the first statements of a flush: there is one job for each id, no more."""
     locker = await asyncpg.connect(database_url)
     seen = 0
 
@@ -238,7 +238,7 @@ async def test_busy_of_jobs_without_a_key_means_that_nothing_was_done(
 
 
 async def test_a_key_that_stays_held_makes_no_other_held_one_busy(app_role: AppRole, enqueuer: Enqueuer) -> None:
-    """They wait together; the one that became free meanwhile is scheduled."""
+    """They wait together; the one that becomes free meanwhile is scheduled."""
     async with _held(app_role.url, "a"):
         async with _held(app_role.url, "b"):
             calls = [asyncio.create_task(enqueuer.schedule(NewJob("noop", key=key))) for key in "ab"]

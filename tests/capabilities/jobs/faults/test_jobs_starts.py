@@ -1,4 +1,4 @@
-"""What an attempt starts with: before ``expires_at``, with a row of its worker, without an earlier one's context."""
+"""Conditions of a start: before ``expires_at``, owned by its worker, without an earlier attempt's context."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ TENANT: ContextVar[object] = ContextVar("TENANT")
 
 
 class Incomparable:
-    """A value like those of NumPy."""
+    """A value whose comparison does not give a bool, like those of NumPy."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -27,7 +27,7 @@ class Incomparable:
 
 
 async def test_a_job_that_expires_between_its_claim_and_its_instant_does_not_start(database_url: str) -> None:
-    """Also on its last attempt; none is counted."""
+    """Also on its last attempt; no attempt is counted."""
     started: list[int] = []
 
     async def handler(job: Job) -> None:
@@ -44,27 +44,27 @@ async def test_a_job_that_expires_between_its_claim_and_its_instant_does_not_sta
     assert started == []
 
 
-async def test_what_a_handler_sets_in_its_context_is_not_the_next_ones(database_url: str) -> None:
-    """Whatever its values are; the slots go on."""
+async def test_context_that_a_handler_sets_does_not_reach_the_next_handler(database_url: str) -> None:
+    """For values of any kind; the slots continue."""
     seen: list[object] = []
 
     async def sets(_job: Job) -> None:
         seen.append(TENANT.get(None))
         TENANT.set(Incomparable())
 
-    async def looks(_job: Job) -> None:
+    async def reads(_job: Job) -> None:
         seen.append(TENANT.get(None))
 
-    kinds = {"sets": policy("sets"), "looks": policy("looks")}
+    kinds = {"sets": policy("sets"), "reads": policy("reads")}
     limits = WorkerLimits(concurrency=2, threads=1)
-    async with running_engine(database_url, {"sets": sets, "looks": looks}, kinds=kinds, limits=limits) as engine:
-        for name in ("sets", "looks") * 4:
+    async with running_engine(database_url, {"sets": sets, "reads": reads}, kinds=kinds, limits=limits) as engine:
+        for name in ("sets", "reads") * 4:
             await engine.until(await engine.insert(name), "completed")
     assert seen == [None] * 8
 
 
-async def test_a_context_that_the_program_set_is_every_handlers(database_url: str) -> None:
-    """What was there when the worker started stays, also where it cannot be compared."""
+async def test_every_handler_has_the_context_that_the_program_set(database_url: str) -> None:
+    """Variables set before the worker started stay, also where their values cannot be compared."""
     seen: list[object] = []
 
     async def sets(_job: Job) -> None:
@@ -88,7 +88,7 @@ async def waiting_for_a_slot(
 ) -> AsyncIterator[tuple[Engine, int, asyncio.Event]]:
     """Run a worker whose only slot is kept until the event is set, with a job that it has claimed and not started.
 
-    It claims nothing more, and hears of a cancelled job by its heartbeats alone.
+    It claims nothing more, and learns of a cancelled job by its heartbeats alone.
     """
     monkeypatch.setattr(Claimer, "_prefetch_by_type", lambda _claimer: Counter(sound=10))
     may_end = asyncio.Event()
@@ -113,10 +113,10 @@ async def waiting_for_a_slot(
             may_end.set()
 
 
-async def test_a_claimed_job_that_another_worker_has_by_now_does_not_start(
+async def test_a_claimed_job_that_another_worker_owns_by_now_does_not_start(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a failover that has lost the claim: the heartbeat finds that the row is no longer its worker's."""
+    """As after a failover that lost the claim: the heartbeat finds that its worker no longer owns the row."""
     ran: list[str] = []
 
     async def other(_job: Job) -> None:
@@ -129,17 +129,17 @@ async def test_a_claimed_job_that_another_worker_has_by_now_does_not_start(
         async with running_engine(database_url, {"sound": other}, kinds={"sound": policy("sound")}) as second:
             await second.until(job_id, "completed")
         counts = first.worker.types()["sound"].counts
-        await eventually_async(lambda: counts.get("lost") == 1, what="the first worker lets it go")
+        await eventually_async(lambda: counts.get("lost") == 1, what="the first worker drops it")
         may_end.set()
         await first.worker.quiesce()
         assert ran == ["other"]
         assert [entry.held for entry in first.worker.types().values()] == [0, 0]
 
 
-async def test_a_claimed_job_that_is_cancelled_does_not_start_where_no_notification_comes(
+async def test_a_claimed_job_that_is_cancelled_without_a_notification_does_not_start(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heartbeat finds it; the attempt does not count."""
+    """The heartbeat finds the cancellation; the attempt does not count."""
     ran: list[str] = []
     async with waiting_for_a_slot(database_url, ran, monkeypatch) as (engine, job_id, may_end):
         await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)

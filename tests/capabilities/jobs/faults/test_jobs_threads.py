@@ -1,4 +1,4 @@
-"""Synchronous handlers when threads are short: what waits for one has not started, whatever becomes of its job."""
+"""Synchronous handlers when threads are short: a job that waits for a thread has not started, however it ends."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $1 
 
 
 class Handlers:
-    """``hang`` keeps its thread until it is freed; ``sound`` ends at once; ``tick`` needs no thread."""
+    """``hang`` keeps its thread until it is set free; ``sound`` ends at once; ``tick`` needs no thread."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -37,7 +37,7 @@ class Handlers:
         self.free.wait(60)
 
     def sound(self, job: Job) -> None:
-        """Note the job."""
+        """Record the job."""
         self.ran.append(job.id)
 
     async def tick(self, _job: Job) -> None:
@@ -51,7 +51,7 @@ class Handlers:
         return ids
 
     def running(self, url: str, *, threads: int, **hang: Any) -> Any:
-        """Run a worker with so many threads; ``hang`` changes the type that keeps them."""
+        """Run a worker with so many threads; ``hang`` is the policy of the type that keeps them."""
         kinds = {
             "hang": policy("hang", **{"timeout": timedelta(hours=1), **hang}),
             "sound": policy("sound", timeout=timedelta(seconds=2), max_attempts=2),
@@ -63,7 +63,7 @@ class Handlers:
 
 
 async def test_no_timeout_counts_while_a_job_waits_for_a_thread(database_url: str) -> None:
-    """It has all its attempts when a thread is free, and one that was cancelled meanwhile never starts."""
+    """It has all its attempts when a thread is free, and a job that was cancelled meanwhile never starts."""
     handlers = Handlers()
     async with handlers.running(database_url, threads=2) as engine:
         await handlers.keep_threads(engine, 2)
@@ -80,7 +80,7 @@ async def test_no_timeout_counts_while_a_job_waits_for_a_thread(database_url: st
 
 @pytest.mark.parametrize("timeout", [timedelta(hours=1), timedelta(milliseconds=300)])
 async def test_a_type_whose_handlers_hang_leaves_threads_to_the_others(database_url: str, timeout: timedelta) -> None:
-    """It has three quarters of them, those of attempts that have ended, too; its other jobs stay pending."""
+    """It takes three quarters of them, with those of timed-out attempts; its other jobs stay pending."""
     handlers = Handlers()
     async with handlers.running(database_url, threads=8, timeout=timeout, max_attempts=1) as engine:
         hang = await handlers.keep_threads(engine, 20, threads=6, max_attempts=1)
@@ -95,7 +95,7 @@ async def test_a_type_whose_handlers_hang_leaves_threads_to_the_others(database_
 
 
 async def test_a_job_that_finds_no_thread_is_released(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims can overtake threads. It costs no attempt, and a cancellation meanwhile ends the job."""
+    """Claims can outnumber threads. The release costs no attempt, and a cancellation meanwhile ends the job."""
     monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
     handlers = Handlers()
     async with handlers.running(database_url, threads=2) as engine:
@@ -123,7 +123,7 @@ def _is_paused(_engine: Engine, job: Job) -> None:
 
 
 def _is_withdrawn(engine: Engine, job: Job) -> None:
-    """Take it out once it was moved up, before a slot has it."""
+    """Take the job out after it moved up and before a slot takes it."""
 
     def withdraw() -> None:
         assert engine.worker.runner._ready[0] is job
@@ -134,8 +134,8 @@ def _is_withdrawn(engine: Engine, job: Job) -> None:
     engine.worker.runner.notify_when_thread_free()
 
 
-async def check_thread_handed_on(url: str, monkeypatch: pytest.MonkeyPatch, leaves: Leaves) -> None:
-    """The first one that waits for the only thread does not take it; nothing else runs, and none is released."""
+async def check_thread_passed_on(url: str, monkeypatch: pytest.MonkeyPatch, leaves: Leaves) -> None:
+    """The first job in the queue for the only thread does not take it; nothing else runs, and no job is released."""
     monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
     monkeypatch.setattr(running, "SLOT_WAIT_S", 3600.0)
     handlers = Handlers()
@@ -154,18 +154,20 @@ async def check_thread_handed_on(url: str, monkeypatch: pytest.MonkeyPatch, leav
 
 
 @pytest.mark.parametrize("leaves", [_expires, _is_paused, _is_withdrawn])
-async def test_a_thread_that_an_attempt_does_not_take_goes_to_the_next_one(
+async def test_a_thread_that_an_attempt_does_not_use_goes_to_the_next_one(
     database_url: str, monkeypatch: pytest.MonkeyPatch, leaves: Leaves
 ) -> None:
-    """The others waited until something else ran, and the worker claimed no synchronous job meanwhile."""
-    await check_thread_handed_on(database_url, monkeypatch, leaves)
+    """A regression: the others waited until something else ran, and no synchronous job was claimed meanwhile."""
+    await check_thread_passed_on(database_url, monkeypatch, leaves)
 
 
-async def test_the_mutant_that_hands_no_thread_on_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sweep looks for it."""
+async def test_the_suite_notices_a_thread_that_is_not_passed_on(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sweep finds it."""
     mutate(monkeypatch, Runner._sweep, "list(self._blocked)", "[]")
     with pytest.raises(AssertionError):
-        await check_thread_handed_on(database_url, monkeypatch, _expires)
+        await check_thread_passed_on(database_url, monkeypatch, _expires)
 
 
 async def _cancel(engine: Engine, job_id: int) -> None:
@@ -173,7 +175,7 @@ async def _cancel(engine: Engine, job_id: int) -> None:
 
 
 async def _ends_before_its_thread(url: str, reason: str) -> None:
-    """Let the only thread be late for an attempt that has begun, and end the attempt meanwhile."""
+    """Delay the only thread of an attempt that has begun, and end the attempt meanwhile."""
     handlers = Handlers()
     async with handlers.running(url, threads=2) as engine:
         engine.worker.runner._executor = ThreadPoolExecutor(1)
@@ -191,7 +193,7 @@ async def _ends_before_its_thread(url: str, reason: str) -> None:
         row = await engine.job(job_id)
         assert counts == {{"cancel": "cancel", "timeout": "released", "lost": "lost"}[reason]: 1}
         assert handlers.ran == []
-        if reason != "lost":  # what is lost is its next holder's to write
+        if reason != "lost":  # a lost job's row belongs to its next holder
             assert row["attempts"] == 0
             assert row["status"] == {"cancel": "cancelled", "timeout": "pending"}[reason]
 
@@ -207,12 +209,12 @@ async def _end(engine: Engine, job_id: int, reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["cancel", "timeout", "lost"])
-async def test_a_handler_never_starts_behind_the_end_of_its_attempt(database_url: str, reason: str) -> None:
-    """A thread may come to it late; until it does nothing has run, and the attempt does not count."""
+async def test_a_handler_never_starts_after_the_end_of_its_attempt(database_url: str, reason: str) -> None:
+    """A thread may take the call late; until then nothing has run, and the attempt does not count."""
     await _ends_before_its_thread(database_url, reason)
 
 
-async def test_the_mutant_that_leaves_the_call_in_the_queue_is_caught(
+async def test_the_suite_notices_a_call_that_stays_in_the_queue(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the withdrawal of the call the handler starts after its job was cancelled."""
@@ -221,7 +223,7 @@ async def test_the_mutant_that_leaves_the_call_in_the_queue_is_caught(
         await _ends_before_its_thread(database_url, "cancel")
 
 
-async def test_the_mutant_whose_types_take_every_thread_is_caught(
+async def test_the_suite_notices_a_type_that_takes_every_thread(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without shares, in claims and at the start, the hanging type has every thread."""
@@ -233,7 +235,7 @@ async def test_the_mutant_whose_types_take_every_thread_is_caught(
         handlers.free.set()
 
 
-async def test_threads_are_handed_on_while_handlers_are_quick(database_url: str) -> None:
+async def test_threads_are_passed_on_while_handlers_are_quick(database_url: str) -> None:
     """Many more jobs than threads, of two types: each runs once, with one attempt."""
     handlers = Handlers()
     handlers.free.set()

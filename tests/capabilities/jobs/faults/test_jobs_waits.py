@@ -1,4 +1,4 @@
-"""Waits and instants that no clock shows: what a handler asks for, and what is in a row already."""
+"""Waits and instants out of range: those that a handler requests, and those that a row has already."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from tickwright.ports.ids import monotonic
 
 
 async def test_a_wait_is_from_zero_to_ten_years(database_url: str) -> None:
-    """Below zero is at once; a longer one fails its attempt, raised or returned."""
+    """A wait below zero ends at once; a longer one fails its attempt, raised or returned."""
     waits = {"past": timedelta(days=-365 * 70), "far": timedelta(days=365 * 9000), "most": timedelta.max}
     calls = dict.fromkeys([*waits, "returned"], 0)
 
@@ -43,8 +43,8 @@ async def test_a_wait_is_from_zero_to_ten_years(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("raised", [True, False])
-async def test_the_wait_of_a_failed_attempt_is_a_handlers_up_to_ten_years(database_url: str, raised: bool) -> None:
-    """``Retry(after=…)`` and a returned failure; the bound of an hour is for answers of receivers."""
+async def test_a_handler_sets_the_wait_of_a_failed_attempt_up_to_ten_years(database_url: str, raised: bool) -> None:
+    """``Retry(after=…)`` and a returned failure; the bound of an hour applies to answers of receivers."""
     waits = {"hours": timedelta(hours=30), "past": timedelta(days=-365 * 70), "most": timedelta.max}
 
     async def handler(job: Job) -> Errored | None:
@@ -66,8 +66,8 @@ async def test_the_wait_of_a_failed_attempt_is_a_handlers_up_to_ten_years(databa
         assert "a wait has 3660 days at the most" in (row["attempt_errors"] or "") + (row["error_message"] or "")
 
 
-async def test_a_receiver_asks_for_an_hour_at_the_most(database_url: str) -> None:
-    """What any broker answers is somebody else's wish."""
+async def test_a_receivers_retry_after_is_bounded_by_an_hour(database_url: str) -> None:
+    """The same for the answer of any broker."""
 
     class Asks:
         schemes = frozenset({"asks"})
@@ -95,7 +95,7 @@ async def test_a_receiver_asks_for_an_hour_at_the_most(database_url: str) -> Non
         assert 3000 < wait_s <= 3600
 
 
-async def test_a_due_instant_that_cannot_be_shown_is_shown_as_the_nearest_one(database_url: str) -> None:
+async def test_a_due_instant_out_of_range_is_shown_as_the_nearest_valid_one(database_url: str) -> None:
     """A row of an earlier release may have one: it is listed, explained, cancelled and moved like any other."""
 
     async def handler(_job: Job) -> None:
@@ -117,8 +117,8 @@ async def test_a_due_instant_that_cannot_be_shown_is_shown_as_the_nearest_one(da
         await engine.until(past, "completed")
 
 
-async def test_a_rate_goes_on_when_the_databases_clock_is_set_back(database_url: str) -> None:
-    """Instants that were given away far ahead of now count as none: the type would stand still until then."""
+async def test_a_rate_limited_type_runs_on_when_the_databases_clock_is_set_back(database_url: str) -> None:
+    """Instants assigned far ahead of now are dropped: the type would wait until then."""
 
     async def handler(_job: Job) -> None:
         """Do nothing."""
@@ -136,8 +136,8 @@ async def set_rate(engine: Engine, rate_per_s: float | None) -> None:
 
 
 @pytest.mark.parametrize("rate_per_s", [10.0, None])
-async def test_a_rate_that_is_raised_holds_no_waiting_job_back(database_url: str, rate_per_s: float | None) -> None:
-    """The next start was hours ahead at the former rate, for claims and for starts."""
+async def test_a_raised_rate_holds_no_waiting_job_back(database_url: str, rate_per_s: float | None) -> None:
+    """At the former rate the next start was hours ahead, for claims and for starts."""
 
     async def handler(_job: Job) -> None:
         """Do nothing."""
@@ -150,8 +150,8 @@ async def test_a_rate_that_is_raised_holds_no_waiting_job_back(database_url: str
         await engine.until(waits, "completed")
 
 
-async def test_a_rate_that_is_raised_holds_no_claimed_job_back(database_url: str) -> None:
-    """Jobs were claimed at a high rate, and have starts hours apart since it was lowered."""
+async def test_a_raised_rate_holds_no_claimed_job_back(database_url: str) -> None:
+    """Jobs were claimed at a high rate, and start hours apart since it was lowered."""
     lowered, ran = asyncio.Event(), list[int]()
 
     async def handler(job: Job) -> None:

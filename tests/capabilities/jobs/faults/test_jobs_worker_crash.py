@@ -1,4 +1,4 @@
-"""A job worker whose claim loop crashes: it is started again and claims, and keeps no share of a type meanwhile."""
+"""A job worker whose claim loop crashes: it restarts and claims, and keeps no share of a type meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ class Supervised:
 
     @property
     def state(self) -> ServiceState:
-        """How the worker is."""
+        """The worker's state."""
         return self.supervisor.states()[1]
 
     async def ran(self, job_id: int, within_s: float = 60) -> None:
@@ -59,7 +59,7 @@ class Supervised:
 
 @asynccontextmanager
 async def supervised(url: str, restart: RetryPolicy = QUICK) -> AsyncIterator[Supervised]:
-    """Run one."""
+    """Run a supervised worker."""
     pool, registry, gate = await open_pool(url, min_size=1, max_size=8), HandlerRegistry(), asyncio.Event()
 
     async def work(_job: Any) -> None:
@@ -86,13 +86,13 @@ async def supervised(url: str, restart: RetryPolicy = QUICK) -> AsyncIterator[Su
 
 
 def crash_once(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Let the next turn of a claim loop fail."""
-    turn, left = Claimer._turn_once, [error]
+    """Let the next round of a claim loop fail."""
+    claim_once, left = Claimer._turn_once, [error]
 
     async def crash(claimer: Claimer) -> None:
         if left:
             raise left.pop()
-        await turn(claimer)
+        await claim_once(claimer)
 
     monkeypatch.setattr(Claimer, "_turn_once", crash)
 
@@ -101,26 +101,28 @@ def crash_once(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 async def test_a_claim_loop_that_crashes_is_started_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Also where asyncio would take it for ended, and the settling beside it would go on alone."""
+    """Also where asyncio takes it for ended while its writer of results continues alone."""
     async with supervised(database_url) as side:
         crash_once(monkeypatch, error)
         await side.ran(await insert(side.pool, "work"))
         assert side.state.restarts == 1
 
 
-async def test_a_crash_beside_a_share_that_is_slow_ends_no_later_claims(database_url: str) -> None:
-    """What was asked for the share when it crashed is no answer to what is asked later."""
+async def test_a_crash_during_a_slow_share_request_ends_no_later_claims(database_url: str) -> None:
+    """The answer to the request for a share at the crash does not answer a later one."""
     async with supervised(database_url) as side:
         other, operator = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
         try:
             await insert(side.pool, "few")
-            await eventually_async(lambda: side.worker._limits.withheld, 60, what="its slot is taken: it has no share")
+            await eventually_async(
+                lambda: side.worker._limits.withheld, 60, what="its slot is taken, so it has no share"
+            )
             settling = other.transaction()
             await settling.start()
             await other.execute("SELECT FROM tickwright.task_types FOR UPDATE")
             await operator.execute(REFUSES)
             first = await insert(side.pool, "work")
-            side.gate.set()  # it asks for its share, waits, and claims meanwhile
+            side.gate.set()  # it requests its share, waits, and claims meanwhile
             await eventually_async(lambda: side.state.last_error, 60, what="the claim is refused")
             await operator.execute("DROP TRIGGER refuses ON tickwright.scheduled_tasks")
             await settling.rollback()
@@ -135,10 +137,10 @@ async def test_a_crash_beside_a_share_that_is_slow_ends_no_later_claims(database
             await operator.close()
 
 
-async def test_a_worker_that_waits_for_its_next_start_keeps_no_place_of_a_type(
+async def test_a_worker_that_waits_for_its_restart_keeps_no_share_of_a_type(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its session renews what it has; another worker would not get the only place of a type."""
+    """Its session lives on; another worker would not get the only grant of a type."""
     async with supervised(database_url, HOURS) as side:
         crash_once(monkeypatch, ValueError("a bug"))
         await eventually_async(lambda: side.state.last_error, 60, what="it has crashed")
@@ -156,7 +158,7 @@ async def crashed_in_rest(
     url: str, monkeypatch: pytest.MonkeyPatch, restart: RetryPolicy
 ) -> AsyncIterator[tuple[Supervised, int]]:
     """A worker whose claim loop crashes between two writes of results; the second result, of this job, waits."""
-    resting, rest, turn = list[ResultWriter](), ResultWriter._pause, Claimer._turn_once
+    resting, rest, claim_once = list[ResultWriter](), ResultWriter._pause, Claimer._turn_once
     crashes = [ValueError("a bug")]
 
     async def rest_until_cancelled(result_writer: ResultWriter) -> None:
@@ -165,13 +167,13 @@ async def crashed_in_rest(
             await asyncio.Event().wait()
         await rest(result_writer)
 
-    async def crash_behind_second(claimer: Claimer) -> None:
+    async def crash_after_second(claimer: Claimer) -> None:
         if crashes and resting and resting[0].kept:
             raise crashes.pop()
-        await turn(claimer)
+        await claim_once(claimer)
 
     monkeypatch.setattr(ResultWriter, "_pause", rest_until_cancelled)
-    monkeypatch.setattr(Claimer, "_turn_once", crash_behind_second)
+    monkeypatch.setattr(Claimer, "_turn_once", crash_after_second)
     async with supervised(url, restart) as side:
         await side.ran(await insert(side.pool, "work"))
         assert resting
@@ -181,47 +183,47 @@ async def crashed_in_rest(
 
 
 async def check_results_are_written(url: str, monkeypatch: pytest.MonkeyPatch, within_s: float = 60) -> None:
-    """What waits at the crash, and what ends behind the next start."""
+    """Results that wait at the crash, and those of jobs that end after the restart."""
     async with crashed_in_rest(url, monkeypatch, QUICK) as (side, second):
         third = await insert(side.pool, "work")
         for job_id in (second, third):
             await side.ran(job_id, within_s)
 
 
-async def test_results_that_wait_at_a_crash_are_written_behind_it(
+async def test_results_that_wait_at_a_crash_are_written_after_it(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those that come later: none was written any more, and a kill ran all those jobs again."""
+    """A regression: neither these nor later results were written, and a kill ran all those jobs again."""
     await check_results_are_written(database_url, monkeypatch)
 
 
-async def test_the_mutant_that_waits_for_what_an_earlier_run_was_told_is_caught(
+async def test_the_suite_notices_a_writer_that_waits_for_an_earlier_runs_signal(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results say once that they are there."""
+    """Results signal once that they are there."""
     mutate(monkeypatch, ResultWriter.run, "self._woken.set()", "pass")
     with pytest.raises(AssertionError, match="the job ran"):
         await check_results_are_written(database_url, monkeypatch, within_s=5)
 
 
-async def test_a_worker_that_is_drained_behind_a_crash_writes_its_results(
+async def test_a_worker_that_is_drained_after_a_crash_writes_its_results(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not started again, so nothing else would write them; the drain waited until it was cut off."""
+    """It is not restarted, so nothing else would write them; a regression: the drain waited until it was cut off."""
     async with crashed_in_rest(database_url, monkeypatch, HOURS) as (side, second):
         side.supervisor.request()
         await side.ran(second)
 
 
-async def test_a_drain_that_waits_while_the_writing_crashes_writes_what_is_left(
+async def test_a_drain_that_waits_while_the_writer_crashes_writes_what_is_left(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had waited for a run that went on no more."""
+    """A regression: it waited for a run that had ended."""
     async with crashed_in_rest(database_url, monkeypatch, HOURS) as (side, second):
         result_writer, never = side.worker.result_writer, asyncio.Event()
         with monkeypatch.context() as patch:
-            patch.setattr(ResultWriter, "_pause", lambda _settler: never.wait())
-            patch.setattr(ResultWriter, "_start_writes", lambda _settler: None)
+            patch.setattr(ResultWriter, "_pause", lambda _writer: never.wait())
+            patch.setattr(ResultWriter, "_start_writes", lambda _writer: None)
             run, drain = asyncio.create_task(result_writer.run()), asyncio.create_task(result_writer.drained())
             await asyncio.sleep(0)
         run.cancel()

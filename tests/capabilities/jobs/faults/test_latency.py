@@ -1,4 +1,4 @@
-"""A database that is far: how many round trips things take, and what a worker does when each takes long."""
+"""A database at a distance: the round trips of each step, and a worker whose round trips take long."""
 
 import asyncio
 import re
@@ -36,14 +36,14 @@ PATIENCE_S = 120.0
 
 @pytest.fixture
 async def proxy(database_url: str) -> AsyncIterator[TcpProxy]:
-    """The way to the test's database."""
+    """The connection to the test's database."""
     async with TcpProxy("127.0.0.1", int(database_url.rpartition(":")[2].partition("/")[0])) as proxy:
         yield proxy
 
 
 @pytest.fixture(autouse=True)
 def near() -> None:
-    """What an earlier test measured is not this one's."""
+    """Reset what an earlier test measured."""
     RoundTrips._last_s.clear()
 
 
@@ -57,7 +57,7 @@ def _program(ran: list[int]) -> Declarations:
 
 
 async def test_a_start_takes_a_known_number_of_round_trips(database_url: str, proxy: TcpProxy, tmp_path: Path) -> None:
-    """From nothing to a worker that is built: three connections one after the other."""
+    """From nothing to a built worker: three connections one after the other."""
     settings = settings_of(proxy.rewrite(database_url), tmp_path, "")
     async with running(settings, _program([]), "worker"):
         built = (proxy.accepted_count, proxy.turn_count)
@@ -65,16 +65,16 @@ async def test_a_start_takes_a_known_number_of_round_trips(database_url: str, pr
 
 
 async def test_a_claim_a_renewal_and_a_result_take_one_round_trip_each(database_url: str, proxy: TcpProxy) -> None:
-    """Once a connection knows them; a further connection takes five beside TCP, and six for its first claim."""
+    """On a connection with prepared statements; a further one takes five beside TCP, and six for its first claim."""
     pool = await open_pool(proxy.rewrite(database_url), max_size=3)
     session = WorkerSession(pool, name="far", roles=["worker"], version="0")
     store = ClaimStore(pool)
-    turns: dict[str, int] = {}
+    round_trips: dict[str, int] = {}
 
     async def count(name: str, work: Any) -> None:
         before = proxy.turn_count
         await work()
-        turns[name] = proxy.turn_count - before
+        round_trips[name] = proxy.turn_count - before
 
     async def claim(connection: Any = None) -> None:
         plan, lanes = ClaimPlan(("far",), (5,), 5), (ClaimRange("far", 0),)
@@ -88,10 +88,10 @@ async def test_a_claim_a_renewal_and_a_result_take_one_round_trip_each(database_
     async with pool.acquire():
         before = proxy.turn_count
         async with pool.acquire() as further:
-            turns["connection"] = proxy.turn_count - before
+            round_trips["connection"] = proxy.turn_count - before
             await count("its first claim", lambda: claim(further))
     pool.terminate()
-    assert turns == {"renewal": 1, "empty claim": 1, "result": 1, "connection": 5, "its first claim": 6}
+    assert round_trips == {"renewal": 1, "empty claim": 1, "result": 1, "connection": 5, "its first claim": 6}
 
 
 async def _readiness(node: Node) -> dict[str, Any]:
@@ -105,7 +105,7 @@ async def _readiness(node: Node) -> dict[str, Any]:
 async def test_a_worker_far_from_its_database_keeps_its_session_and_drains(
     database_url: str, proxy: TcpProxy, other: asyncpg.Connection, tmp_path: Path, each_way_s: float
 ) -> None:
-    """It works slowly under one session, its readiness and its row say why, and it leaves with nothing held."""
+    """It works slowly under one session, its readiness and its row say why, and it stops with nothing held."""
     ran: list[int] = []
     async with running(settings_of(proxy.rewrite(database_url), tmp_path, ""), _program(ran), "worker") as node:
         await eventually_async(
@@ -119,18 +119,18 @@ async def test_a_worker_far_from_its_database_keeps_its_session_and_drains(
             await eventually_async(lambda: node.session._renewed_s > renewed_s, PATIENCE_S)  # noqa: B023
         await eventually_async(lambda: RoundTrips.shortest_ms() >= 2000 * each_way_s, PATIENCE_S)
         await eventually_async(lambda: job_id in ran, PATIENCE_S)
-        said = (await _readiness(node))["database"]
+        reported = (await _readiness(node))["database"]
         assert node.session.token == token
-        assert ("database_slow" in said) == (each_way_s >= 0.5), said
+        assert ("database_slow" in reported) == (each_way_s >= 0.5), reported
     assert ran == [job_id]
     assert (await job_row(other, job_id))["status"] == "completed"
-    assert await other.fetchval("SELECT count(*) FROM tickwright.workers") == 0, "it did not leave"
+    assert await other.fetchval("SELECT count(*) FROM tickwright.workers") == 0, "its session is still there"
 
 
 async def test_a_claim_without_an_answer_costs_a_far_worker_no_session(
     database_url: str, proxy: TcpProxy, other: asyncpg.Connection, tmp_path: Path
 ) -> None:
-    """What it left is released at 1 s each way, twice, and the same session claims on."""
+    """Unanswered claims are released at 1 s each way, twice, and the same session continues to claim."""
     ran: list[int] = []
     async with running(settings_of(proxy.rewrite(database_url), tmp_path, ""), _program(ran), "worker") as node:
         await eventually_async(
@@ -147,10 +147,10 @@ async def test_a_claim_without_an_answer_costs_a_far_worker_no_session(
             assert node.session.token == token, "a settling costs the session"
 
 
-async def test_a_database_that_is_too_far_is_named_and_nothing_is_lost(
+async def test_a_database_that_is_too_slow_is_reported_and_nothing_is_lost(
     database_url: str, proxy: TcpProxy, other: asyncpg.Connection, tmp_path: Path
 ) -> None:
-    """At two seconds each way transactions time out in the server: no service crashes, and all is done afterwards."""
+    """At two seconds each way transactions time out in the server: no service crashes, and all jobs end afterwards."""
     ran: list[int] = []
     async with running(settings_of(proxy.rewrite(database_url), tmp_path, ""), _program(ran), "worker") as node:
         await eventually_async(
@@ -159,9 +159,9 @@ async def test_a_database_that_is_too_far_is_named_and_nothing_is_lost(
         proxy.delay(2)
         job_ids = [await insert(other, "far") for _ in range(5)]
         await eventually_async(lambda: RoundTrips.shortest_ms() >= 4000, PATIENCE_S)
-        said = re.fullmatch(r".*database_slow: a round trip takes (\d+)\b.*", (await _readiness(node))["database"])
-        assert said is not None
-        assert int(said[1]) >= 4000
+        reported = re.fullmatch(r".*database_slow: a round trip takes (\d+)\b.*", (await _readiness(node))["database"])
+        assert reported is not None
+        assert int(reported[1]) >= 4000
         restarts = {state.name: state.restarts for state in node.supervisor.states() if state.restarts}
         proxy.heal()
         await eventually_async(lambda: set(ran) >= set(job_ids), PATIENCE_S)
@@ -175,10 +175,10 @@ async def _is_done(other: asyncpg.Connection, job_id: int) -> bool:
 
 
 @pytest.mark.parametrize("max_attempts", [3, 1])
-async def test_late_starts_of_a_rate_limited_type_do_not_bunch_up(
+async def test_late_starts_of_a_rate_limited_type_keep_its_rate(
     database_url: str, proxy: TcpProxy, max_attempts: int
 ) -> None:
-    """One worker exceeds the rate in no second by more than 5 % and one start, however its answers come."""
+    """One worker exceeds the rate in no second by more than 5 % and one start, however late its answers are."""
     starts_s: list[float] = []
 
     async def work(_: Job) -> None:
@@ -202,7 +202,7 @@ async def test_late_starts_of_a_rate_limited_type_do_not_bunch_up(
 
 
 async def test_a_session_whose_connection_breaks_renews_on_another_one(database_url: str, proxy: TcpProxy) -> None:
-    """Between two renewals or under one: the pool has taken back what broke, and the session takes the next."""
+    """Between two renewals or during one: the pool has the broken connection back, and the session takes the next."""
     pool = await open_pool(proxy.rewrite(database_url), max_size=2)
     session = WorkerSession(pool, name="cut", roles=["worker"], version="0", terms=BRIEF)
     running = asyncio.create_task(session.run())
@@ -221,8 +221,8 @@ async def test_a_session_whose_connection_breaks_renews_on_another_one(database_
 _SAME = "SELECT xmin::text = pg_current_xact_id()::text FROM tickwright.workers WHERE id = $1"
 
 
-async def test_near_the_heartbeats_work_shares_the_renewals_transaction_until_it_is_held_up(database_url: str) -> None:
-    """An idle process costs half of the transactions, and work that does not come to an end costs no session."""
+async def test_heartbeat_work_shares_the_renewals_transaction_until_it_is_held_up(database_url: str) -> None:
+    """An idle process needs half of the transactions, and work that does not end costs no session."""
     pool = await open_pool(database_url, max_size=3)
     session = WorkerSession(pool, name="near", roles=["worker"], version="0", terms=BRIEF)
     shared = list[bool]()

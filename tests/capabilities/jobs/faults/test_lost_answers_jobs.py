@@ -55,7 +55,7 @@ async def _none_left(connection: asyncpg.Connection) -> bool:
 async def test_a_claim_that_is_cut_costs_no_job_and_no_attempt(
     database_url: str, how: How, kind: dict[str, Any]
 ) -> None:
-    """J1: each job runs once as its first attempt, whatever became of the answers of its claims."""
+    """J1: each job runs once as its first attempt, whether the answers of its claims arrive or not."""
     runs: Counter[int] = Counter()
 
     async def work(job: Job) -> None:
@@ -76,10 +76,10 @@ async def test_a_claim_that_is_cut_costs_no_job_and_no_attempt(
     assert set(runs.values()) == {1}
 
 
-async def check_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(
+async def check_a_claimer_that_is_cancelled_as_its_claim_is_answered_holds_nothing(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is cancelled when its claim is answered, and begins again: what the claim brought runs as a first attempt."""
+    """It begins again, and the jobs of that claim run as first attempts."""
     runs: Counter[int] = Counter()
     claim, cancelled = ClaimStore.claim, asyncio.Event()
 
@@ -108,20 +108,20 @@ async def check_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(
     assert (states, runs.total()) == ([("completed", 1, 5)], 5)
 
 
-async def test_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(
+async def test_a_claimer_that_is_cancelled_as_its_claim_is_answered_holds_nothing(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J1: no job stands under a live session whose claimer did not hear of it."""
-    await check_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(database_url, monkeypatch)
+    """J1: a live session owns no job whose claim its claimer did not receive."""
+    await check_a_claimer_that_is_cancelled_as_its_claim_is_answered_holds_nothing(database_url, monkeypatch)
 
 
-async def test_the_suite_notices_a_claimer_that_ends_and_is_sure(
+async def test_the_suite_notices_a_cancelled_claimer_that_takes_its_claims_for_settled(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the guard: only a claim that failed makes the gate unsure."""
+    """A mutant of the guard: only a claim that failed marks the gate as unsure."""
     mutate(monkeypatch, Claimer.run, "self._gate.unsure = True", "pass")
     with pytest.raises(AssertionError, match="all jobs done"):
-        await check_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(database_url, monkeypatch)
+        await check_a_claimer_that_is_cancelled_as_its_claim_is_answered_holds_nothing(database_url, monkeypatch)
 
 
 RESULTS = {
@@ -140,7 +140,7 @@ RESULTS = {
 @pytest.mark.parametrize("how", ["unsent", "unheard", "late"])
 @pytest.mark.parametrize("name", RESULTS)
 async def test_a_result_that_is_cut_is_written_once(database_url: str, how: How, name: str) -> None:
-    """J1: what an attempt ended as counts once and for its own attempt, however often it had to be said."""
+    """J1: the outcome of an attempt counts once and for its own attempt, however often it is sent."""
     runs: Counter[int] = Counter()
 
     async def work(job: Job) -> Any:
@@ -179,7 +179,7 @@ async def _claimable(pool: Pool, session: WorkerSession) -> ClaimRequest:
 
 
 async def test_progress_of_an_attempt_is_not_written_to_a_later_one_of_the_same_session(database_url: str) -> None:
-    """It carries the fence of its attempt: said late, it finds nothing."""
+    """It has the fence of its attempt: sent late, it finds no row."""
     pool = await open_pool(database_url)
     session = WorkerSession(pool, name="test", roles=["worker"], version="0")
     await session.open()
@@ -195,18 +195,18 @@ async def test_progress_of_an_attempt_is_not_written_to_a_later_one_of_the_same_
 
 
 async def check_a_late_result_does_not_reach_the_next_attempt(database_url: str) -> None:
-    """The first retry stays on its way; the second is heard and the job claimed again: the first one finds nothing."""
+    """The first retry is delayed; the second is answered and the job claimed again: then the first finds no row."""
     pool = await open_pool(database_url)
     async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as cut_pool:
         session = WorkerSession(pool, name="test", roles=["worker"], version="0")
         await session.open()
         request = await _claimable(pool, session)
         [first, *_] = (await ClaimStore(pool).claim(request)).rows
-        said = "retry", session.token, [first.id], [first.fence], [0.0], ["failed"], ["no luck"]
+        arguments = "retry", session.token, [first.id], [first.fence], [0.0], ["failed"], ["no luck"]
         cuts.cut(RESULTS["retry"], "late")
         with pytest.raises(UNAVAILABLE):
-            await ClaimStore(cut_pool).write(*said)
-        assert await ClaimStore(pool).write(*said) == 1
+            await ClaimStore(cut_pool).write(*arguments)
+        assert await ClaimStore(pool).write(*arguments) == 1
         [again] = (await ClaimStore(pool).claim(request)).rows
         await cuts.send_late()
         row = await pool.fetchrow(
@@ -221,7 +221,7 @@ async def test_a_result_that_arrives_late_does_not_reach_the_next_attempt(databa
     await check_a_late_result_does_not_reach_the_next_attempt(database_url)
 
 
-async def test_the_mutant_whose_retry_has_no_fence_of_the_job_is_caught(
+async def test_the_suite_notices_a_retry_without_the_fence_of_the_job(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session's token alone does not tell two attempts of one session apart."""
@@ -232,7 +232,7 @@ async def test_the_mutant_whose_retry_has_no_fence_of_the_job_is_caught(
 
 
 async def test_a_result_that_the_database_refuses_fails_its_job_and_no_other(database_url: str) -> None:
-    """JSON allows what ``jsonb`` cannot keep: the results written together with it count, and nothing hangs."""
+    """JSON allows values that ``jsonb`` refuses: the results written together with it count, and nothing hangs."""
 
     async def work(job: Job) -> Any:
         return {"text": "\x00" if job.payload["bad"] else "good"}
@@ -253,7 +253,7 @@ async def test_a_result_that_the_database_refuses_fails_its_job_and_no_other(dat
 
 @pytest.mark.parametrize("state", ["25006", "40P01", "57014", "58030"])
 async def test_a_result_that_is_refused_for_a_while_is_written_later(database_url: str, state: str) -> None:
-    """A server that is read-only, a deadlock, an error of its disk: they say nothing of the result."""
+    """A read-only server, a deadlock, an error of its disk: none of them concerns the result."""
     runs: list[int] = []
 
     async def work(job: Job) -> None:
@@ -273,7 +273,7 @@ async def test_a_result_that_is_refused_for_a_while_is_written_later(database_ur
 
 @pytest.mark.storm
 async def test_five_thousand_jobs_are_done_under_seventy_cuts(database_url: str) -> None:
-    """J1: answers of claims and of results are lost again and again; each job is done, as its first attempt."""
+    """J1: answers of claims and of results are lost repeatedly; each job is done, as its first attempt."""
     runs: Counter[int] = Counter()
 
     async def work(job: Job) -> None:
@@ -291,8 +291,8 @@ async def test_five_thousand_jobs_are_done_under_seventy_cuts(database_url: str)
     assert set(runs.values()) == {1}
 
 
-async def test_a_job_that_was_cancelled_under_a_lost_claim_ends_as_cancelled(database_url: str) -> None:
-    """Nobody knows of it, so nobody can stop it: its release does."""
+async def test_a_job_that_is_cancelled_during_a_lost_claim_ends_as_cancelled(database_url: str) -> None:
+    """No worker knows of the job, so none can stop it: its release ends it."""
     pool = await open_pool(database_url)
     async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as cut_pool:
         session = WorkerSession(pool, name="test", roles=["worker"], version="0")

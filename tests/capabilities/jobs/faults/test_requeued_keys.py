@@ -1,4 +1,4 @@
-"""Dead letters that go back to work: each has its idempotency key again, unless another job has it by now."""
+"""Requeued dead letters: each has its idempotency key again, unless another job has it by now."""
 
 import asyncio
 from datetime import timedelta
@@ -38,17 +38,17 @@ async def _dead(engine: Engine, key: str | None = None) -> int:
     return job_id
 
 
-async def _forget_keys(pool: Any) -> None:
+async def _expire_keys(pool: Any) -> None:
     await _age(pool, 8)
     await pool.execute(SQL["delete_keys"], timedelta(days=7), 1000)
     assert await pool.fetchval("SELECT count(*) FROM tickwright.job_keys") == 0
 
 
-async def test_a_dead_letter_that_goes_back_has_its_key_again(database_url: str) -> None:
-    """KEY-2 for a dead letter that is older than its key: it holds the key again, also behind its end."""
+async def test_a_requeued_dead_letter_has_its_key_again(database_url: str) -> None:
+    """KEY-2 for a dead letter that is older than its key: it holds the key again, also after its end."""
     async with running_api(database_url) as api, running_engine(database_url, {"t": _handler}, kinds=KINDS) as engine:
         job_id = await _dead(engine, "k")
-        await _forget_keys(engine.pool)
+        await _expire_keys(engine.pool)
         assert (await api.admin.send("POST", f"/v1/jobs/{job_id}/retry", {})).status == 200
         assert await engine.pool.fetchval("SELECT job_id FROM tickwright.job_keys WHERE key = 'k'") == job_id
         assert await engine.pool.fetchval(ONCE, "k", "t") is None
@@ -56,8 +56,8 @@ async def test_a_dead_letter_that_goes_back_has_its_key_again(database_url: str)
         assert await engine.pool.fetchval(ONCE, "k", "t") is None, "KEY-2 broken: a second job"
 
 
-async def test_a_key_that_is_being_forgotten_is_held_again_by_a_retry(database_url: str, pool: asyncpg.Pool) -> None:
-    """KEY-2: the retry waits for retention, or the other way round; the key is there behind both."""
+async def test_a_retry_holds_a_key_that_retention_is_deleting(database_url: str, pool: asyncpg.Pool) -> None:
+    """KEY-2: the retry waits for retention, or the other way round; afterwards the key is there."""
     async with running_engine(database_url, {"t": _handler}, kinds=KINDS) as engine:
         job_id = await _dead(engine, "k")
         await _age(pool, 8)
@@ -73,11 +73,11 @@ async def test_a_key_that_is_being_forgotten_is_held_again_by_a_retry(database_u
     await other.close()
 
 
-async def test_a_dead_letter_whose_key_was_used_again_stays_and_the_others_go_back(database_url: str) -> None:
-    """KEY-3: 409 for the one; of many the others go back, and the answer lists it."""
+async def test_a_dead_letter_whose_key_was_used_again_stays_and_the_others_are_requeued(database_url: str) -> None:
+    """KEY-3: 409 for a single one; a bulk requeue takes the others, and the answer lists it."""
     async with running_api(database_url) as api, running_engine(database_url, {"t": _handler}, kinds=KINDS) as engine:
         stays = await _dead(engine, "k")
-        await _forget_keys(engine.pool)
+        await _expire_keys(engine.pool)
         later = await engine.insert("t", at="now() + interval '1 day'", idempotency_key="k")
         one = await api.admin.send("POST", f"/v1/jobs/{stays}/retry", {})
         one.says(409, "key_reused")
@@ -96,26 +96,26 @@ async def test_a_dead_letter_whose_key_was_used_again_stays_and_the_others_go_ba
         assert (await engine.job(stays))["status"] == "failed"
 
 
-async def test_of_two_dead_letters_with_one_key_one_goes_back(database_url: str) -> None:
+async def test_of_two_dead_letters_with_one_key_one_is_requeued(database_url: str) -> None:
     """KEY-3: the one that the key belongs to, else the older one."""
     async with running_api(database_url) as api, running_engine(database_url, {"t": _handler}, kinds=KINDS) as engine:
         first = await _dead(engine, "k")
-        await _forget_keys(engine.pool)
+        await _expire_keys(engine.pool)
         second = await _dead(engine, "k")
         body = {"kind": "job", "subject": "t"}
         answer = await api.admin.send("POST", "/v1/dead-letters/requeue", body)
         assert (answer.json["ids"], answer.json["key_reused"]) == ([second], [first])
         await engine.until(second, "failed", within_s=30)
-        await _forget_keys(engine.pool)
+        await _expire_keys(engine.pool)
         answer = await api.admin.send("POST", "/v1/dead-letters/requeue", body)
         assert (answer.json["ids"], answer.json["key_reused"]) == ([first], [second])
 
 
-async def test_pages_of_dead_letters_go_on_behind_those_that_stay(database_url: str) -> None:
-    """KEY-3: a page in which none goes back is not the last one."""
+async def test_requeueing_continues_after_a_page_of_dead_letters_that_stay(database_url: str) -> None:
+    """KEY-3: a page of which none is requeued is not the last one."""
     async with running_api(database_url) as api, running_engine(database_url, {"t": _handler}, kinds=KINDS) as engine:
         stays = await _dead(engine, "k")
-        await _forget_keys(engine.pool)
+        await _expire_keys(engine.pool)
         await engine.insert("t", at="now() + interval '1 day'", idempotency_key="k")
         other = await _dead(engine)
         body = {"kind": "job", "subject": "t", "limit": 1}

@@ -1,4 +1,4 @@
-"""Rows that are small where they are kept and large where they are written out stop nobody and fill no memory."""
+"""Rows that are small as stored and large as text block no process and fill no memory."""
 
 import asyncio
 from collections import Counter
@@ -45,14 +45,14 @@ GOOD = {
     "a copy": "(SELECT kept FROM copied)",
     "a small copy": "(SELECT small FROM copied)",
 }
-# compressed where it lies, and comes in from there as it is
+# compressed as stored, and inserted in that form
 COPIED = "CREATE TABLE copied AS SELECT to_jsonb(repeat('a', 900000)) AS kept, to_jsonb(repeat('a', 90000)) AS small"
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("bomb", BOMBS)
-async def test_json_that_is_much_longer_as_text_is_refused_where_it_comes_in(database_url: str, bomb: str) -> None:
-    """A payload or headers: a constraint is named, and nothing was written."""
+async def test_json_that_is_much_longer_as_text_is_refused_at_the_insert(database_url: str, bomb: str) -> None:
+    """For a payload and for headers: a constraint is named, and no row is written."""
     connection = await connect(database_url)
     headers = f"jsonb_build_object('a', {BOMBS[bomb]}::jsonb)"
     for sql, name in (
@@ -69,8 +69,8 @@ async def test_json_that_is_much_longer_as_text_is_refused_where_it_comes_in(dat
 
 
 @pytest.mark.parametrize("value", GOOD)
-async def test_json_of_any_ordinary_kind_comes_in_and_fits_its_bound(database_url: str, value: str) -> None:
-    """What claims assume of its text is never too little."""
+async def test_ordinary_json_is_inserted_and_within_its_estimated_length(database_url: str, value: str) -> None:
+    """The length that claims assume for its text is never too low."""
     connection = await connect(database_url)
     await connection.execute(COPIED)
     await connection.execute(JOB.format(GOOD[value]))
@@ -104,8 +104,8 @@ async def test_headers_of_a_message_are_bounded(database_url: str) -> None:
     await connection.close()
 
 
-async def test_a_claim_brings_so_many_bytes_and_says_that_there_are_more(database_url: str) -> None:
-    """Rows that may be long are counted by what they may be, and the others are left for the next claim."""
+async def test_a_claim_is_bounded_in_bytes_and_says_that_there_are_more(database_url: str) -> None:
+    """Rows count with their greatest possible length; the rest is left to the next claim."""
     pool = await open_pool(database_url, max_size=2)
     await pool.execute(SAVED)
     await pool.execute(LARGE, 100)
@@ -136,7 +136,7 @@ async def test_a_row_of_an_earlier_release_that_is_too_long_ends_no_worker(datab
 
 
 async def check_a_worker_holds_so_many_bytes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty large jobs and room for all: one type holds three quarters of eight MiB, another one still runs."""
+    """Thirty large jobs and slots for all: one type holds three quarters of eight MiB, and another one still runs."""
     monkeypatch.setattr(claimer, "HELD_BYTES_MAX", 8 * MIB)
     go_on, runs = asyncio.Event(), Counter[int]()
     others = asyncio.Event()
@@ -151,14 +151,14 @@ async def check_a_worker_holds_so_many_bytes(database_url: str, monkeypatch: pyt
     other = await connect(database_url)
     async with running_engine(database_url, {"work": work, "other": other_work}) as engine:
         await other.execute(LARGE, 30)
-        await eventually_async(lambda: runs.total() >= 7, 30, what="as many as may be are held")
+        await eventually_async(lambda: runs.total() >= 7, 30, what="the bound of held jobs is reached")
         ticks: set[float | None] = set()
 
-        def has_looked() -> bool:
+        def has_claimed() -> bool:
             ticks.add(engine.worker.claimer.ticked_s)
             return len(ticks) > 20
 
-        await eventually_async(has_looked, 60, what="what goes on claiming has claimed all")
+        await eventually_async(has_claimed, 60, what="claims of the other type have taken all")
         held = len(engine.worker.runner.held())
         assert held <= 7, "too much is held"
         await other.execute(LARGE.replace("'work'", "'other'"), 1)
@@ -169,17 +169,17 @@ async def check_a_worker_holds_so_many_bytes(database_url: str, monkeypatch: pyt
     assert (len(runs), runs.total()) == (30, 30)
 
 
-async def test_a_worker_holds_so_many_bytes_and_shares_them_among_types(
+async def test_a_worker_bounds_the_bytes_it_holds_and_shares_them_among_types(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its slots are as many as they are; its memory is bounded all the same, and no type takes all of it."""
+    """With any number of slots its memory is bounded, and no type takes all of it."""
     await check_a_worker_holds_so_many_bytes(database_url, monkeypatch)
 
 
 async def test_the_suite_notices_a_worker_without_a_bound_in_bytes(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the guard: places are all that counts."""
+    """A mutant of the guard: only slots are counted."""
     mutate(monkeypatch, Claimer._byte_room, "allot(left, held[name], all_free=left)", "LONG_BYTES")
     with pytest.raises(AssertionError, match="too much is held"):
         await check_a_worker_holds_so_many_bytes(database_url, monkeypatch)

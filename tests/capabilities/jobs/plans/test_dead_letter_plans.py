@@ -1,4 +1,4 @@
-"""What counts and picks dead letters reads, with 20,000 of each kind: its bound, or the keys from its place on."""
+"""Rows that counts and picks of dead letters read, with 20,000 of each kind: up to the bound, from the cursor on."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ PICKS = {
 
 
 @pytest.fixture(scope="module")
-def buried(module_url: str) -> Iterator[Planner]:
+def dead_letters_planner(module_url: str) -> Iterator[Planner]:
     """A planner on 20,000 dead letters of each kind."""
     planner = Planner(module_url)
     planner.run(FILL)
@@ -32,21 +32,21 @@ def buried(module_url: str) -> Iterator[Planner]:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_count_looks_at_its_bound_and_no_more(buried: Planner, kind: str) -> None:
+def test_a_count_reads_no_more_rows_than_its_bound(dead_letters_planner: Planner, kind: str) -> None:
     """A hundred of 20,000, whether they match or not; the other kind's table is not read."""
-    buried.prepare(f"count_{kind}", dead_letters._SQL["count_dead"])
-    plan = buried.explain(f"count_{kind}", kind, None, "nowhere", 100)
+    dead_letters_planner.prepare(f"count_{kind}", dead_letters._SQL["count_dead"])
+    plan = dead_letters_planner.explain(f"count_{kind}", kind, None, "nowhere", 100)
     assert plan.rows_of(TABLES[kind]) == 100, plan.text
     (other,) = set(TABLES.values()) - {TABLES[kind]}
     assert plan.rows_of(other) == 0, plan.text
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_going_on_reads_the_primary_key_from_its_place_on(buried: Planner, kind: str) -> None:
-    """What is before the place of a cursor is not looked at again."""
-    last = buried.run(f"SELECT max(id) FROM tickwright.{TABLES[kind]}")[0][0]
-    buried.prepare(f"pick_{kind}", PICKS[kind])
-    plan = buried.explain(f"pick_{kind}", None, None, 1000, last - 10)
+def test_a_pick_with_a_cursor_reads_the_primary_key_from_there(dead_letters_planner: Planner, kind: str) -> None:
+    """Rows before the cursor are not read again."""
+    last = dead_letters_planner.run(f"SELECT max(id) FROM tickwright.{TABLES[kind]}")[0][0]
+    dead_letters_planner.prepare(f"pick_{kind}", PICKS[kind])
+    plan = dead_letters_planner.explain(f"pick_{kind}", None, None, 1000, last - 10)
     assert plan.scans_of(TABLES[kind]) == {f"{TABLES[kind]}_pkey"}, plan.text
     assert plan.rows_of(TABLES[kind]) <= 20, plan.text
     assert plan.blocks < 100, plan.text

@@ -20,7 +20,7 @@ CLAIM = claims_store._CLAIMS["claim"]
 
 
 def open_session(planner: Planner) -> None:
-    """Register the session that claims; twice is harmless."""
+    """Register the session that claims; a second call is harmless."""
     planner.run(
         "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
         "VALUES (7, 'p', '{worker}', '0', now() + interval '1 hour') ON CONFLICT DO NOTHING"
@@ -30,7 +30,7 @@ def open_session(planner: Planner) -> None:
 def claim_of(
     rows_max: int, *lanes: ClaimRange, bounded: bool = False, checked: Sequence[ClaimRange] = ()
 ) -> tuple[Any, ...]:
-    """Return the arguments of a claim of so many rows of each lane's type."""
+    """Return the arguments of a claim of so many rows of each range's type."""
     names = tuple(dict.fromkeys(lane.task_type for lane in lanes))
     plan = ClaimPlan(names, (rows_max,) * len(names), 1000)
     request = ClaimRequest(TOKEN, plan, lanes, HORIZON, bounded=bounded, checked=checked)
@@ -46,28 +46,28 @@ def result_sql(planner: Planner, name: str) -> str:
 
 @pytest.mark.parametrize("rows_max", [1, 1000])
 def test_a_claim_reads_the_due_index_and_never_the_table(crowded: Planner, rows_max: int) -> None:
-    """One range of one index per lane; the rows themselves by their place."""
+    """One range of one index per claim range; the rows themselves by their tid."""
     open_session(crowded)
     crowded.prepare(f"claim_{rows_max}", CLAIM)
     plan = crowded.explain(f"claim_{rows_max}", *claim_of(rows_max, ClaimRange("good", 0)))
     assert plan.scans_of(TABLE) == {DUE, "tid"}, plan.text
 
 
-def test_a_claim_with_nothing_due_touches_a_handful_of_pages(crowded: Planner) -> None:
-    """Idle is cheap, whatever is pending for later."""
+def test_a_claim_with_nothing_due_reads_few_pages(crowded: Planner) -> None:
+    """An idle claim is cheap, whatever is pending for later."""
     open_session(crowded)
     crowded.prepare("claim_idle", CLAIM)
-    nobody = crowded.explain("claim_idle", *claim_of(1000, ClaimRange("nobody", 0)))
-    assert nobody.blocks < 40, nobody.text
-    assert nobody.scans_of(TABLE) <= {DUE, "tid"}
+    idle = crowded.explain("claim_idle", *claim_of(1000, ClaimRange("none", 0)))
+    assert idle.blocks < 40, idle.text
+    assert idle.scans_of(TABLE) <= {DUE, "tid"}
 
 
-def test_a_claim_looks_once_for_each_lane_that_may_be_empty(crowded: Planner) -> None:
-    """A look is one step into the index, however many jobs a lane has."""
+def test_a_claim_probes_each_range_that_may_be_empty_once(crowded: Planner) -> None:
+    """A probe is one step into the index, however many jobs a range has."""
     open_session(crowded)
     crowded.prepare("claim_doubting", CLAIM)
     few, many = [
-        crowded.explain("claim_doubting", *claim_of(1, ClaimRange("nobody", 0), checked=checked))
+        crowded.explain("claim_doubting", *claim_of(1, ClaimRange("none", 0), checked=checked))
         for checked in ([], [ClaimRange("good", 0), *(ClaimRange("good", priority) for priority in range(1, 101))])
     ]
     assert many.scans_of(TABLE) <= {DUE, "tid"}, many.text
@@ -75,7 +75,7 @@ def test_a_claim_looks_once_for_each_lane_that_may_be_empty(crowded: Planner) ->
 
 
 def test_a_plan_made_while_the_table_was_empty_still_uses_the_index(planner: Planner) -> None:
-    """A worker that starts on an empty table must not scan it when it has filled up: the pool's settings see to it."""
+    """The pool's settings prevent a scan by a worker that starts on an empty table which fills up."""
     open_session(planner)
     planner.prepare("claim", CLAIM)
     planner.explain("claim", *claim_of(1000, ClaimRange("good", 0)))
@@ -105,24 +105,24 @@ RESULTS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_result_finds_its_jobs_by_primary_key(crowded: Planner, name: str) -> None:
-    """A batch of results costs a probe a job, however many wait."""
+    """A batch of results costs a probe per job, however many wait."""
     crowded.prepare(f"result_{name}", result_sql(crowded, name))
     plan = crowded.explain(f"result_{name}", TOKEN, *RESULTS[name])
     assert plan.scans_of(TABLE) == {PKEY}, plan.text
 
 
-def test_a_reclaim_walks_the_lanes_of_the_due_index(crowded: Planner) -> None:
-    """It looks at what is due, not at what is pending for later, and takes the lost ones by primary key."""
+def test_a_reclaim_reads_the_due_index(crowded: Planner) -> None:
+    """It reads due jobs, not those pending for later, and takes the lost ones by primary key."""
     crowded.prepare("reclaim", result_sql(crowded, "reclaim"))
     plan = crowded.explain("reclaim", [TOKEN], "lost")
     assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
     due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
-    assert 1000 <= due < 1100  # the first pending ones fall due while the suite runs
+    assert 1000 <= due < 1100  # the first pending ones become due while the suite runs
     assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
 
 
-def test_what_a_session_does_not_know_of_is_found_as_a_reclaim_finds_it(crowded: Planner) -> None:
-    """It looks at what is due, not at what is pending for later, and releases by primary key."""
+def test_stray_jobs_of_a_session_are_found_by_the_due_index(crowded: Planner) -> None:
+    """It reads due jobs, not those pending for later, and releases by primary key."""
     crowded.prepare("strays", result_sql(crowded, "strays"))
     plan = crowded.explain("strays", TOKEN, list(range(1000)), [0] * 1000)
     assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
@@ -130,8 +130,8 @@ def test_what_a_session_does_not_know_of_is_found_as_a_reclaim_finds_it(crowded:
     assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
 
 
-def test_whether_a_session_owns_anything_is_asked_of_indexes(crowded: Planner) -> None:
-    """Of jobs as a reclaim does, when the session leaves."""
+def test_whether_a_session_owns_a_job_is_read_from_the_due_index(crowded: Planner) -> None:
+    """The query of a session that leaves."""
     crowded.prepare("owns", claims_store.OWNED)
     plan = crowded.explain("owns", TOKEN)
     assert plan.scans_of(TABLE) == {DUE}, plan.text
@@ -140,8 +140,8 @@ def test_whether_a_session_owns_anything_is_asked_of_indexes(crowded: Planner) -
 
 
 @pytest.mark.parametrize("name", ["reclaim", "strays"])
-def test_whoever_takes_jobs_back_walks_past_no_names_that_somebody_made_up(planner: Planner, name: str) -> None:
-    """With 20,000 task types that nobody knows: the held job is found, in the lanes of the known ones."""
+def test_releasing_jobs_reads_no_ranges_of_unknown_task_types(planner: Planner, name: str) -> None:
+    """Beside jobs of 20,000 unknown task types the held job is found, in the ranges of the known ones."""
     open_session(planner)
     planner.run(
         "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
@@ -163,7 +163,7 @@ def test_whoever_takes_jobs_back_walks_past_no_names_that_somebody_made_up(plann
 
 @pytest.mark.parametrize("limit", [None, 5])
 def test_why_a_job_waits_is_read_from_a_bounded_part_of_the_due_index(planner: Planner, limit: int | None) -> None:
-    """Of its own lane, and of the others where its type is limited: one range each, however many jobs wait."""
+    """Of its own range, and of the others where its type is limited: one index range each, however many jobs wait."""
     planner.run(
         "INSERT INTO tickwright.task_types (name, target, concurrency) VALUES ('good', 'python:good', %s)", limit
     )

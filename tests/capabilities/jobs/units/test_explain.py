@@ -1,4 +1,4 @@
-"""What an operator reads about a job that somebody holds."""
+"""What an operator reads about a job that a worker holds."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,10 +11,10 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("holder", "owner", "says"),
+    ("holder", "owner", "beginning"),
     [("host:1", 7, "worker host:1 lost"), (None, 7, "session 7 lost"), (None, None, "its worker lost")],
 )
-def test_nobody_is_called_none(holder: str | None, owner: int | None, says: str) -> None:
+def test_a_holder_without_a_name_or_session_is_described(holder: str | None, owner: int | None, beginning: str) -> None:
     """A session's row may be gone, and an owner may never have been written."""
     facts: dict[str, Any] = {
         "cancel_requested_at": None, "worker_name": holder, "owner": owner, "now": NOW, "worker_lost_at": None,
@@ -22,4 +22,4 @@ def test_nobody_is_called_none(holder: str | None, owner: int | None, says: str)
     }  # fmt: skip
     [reason] = _held(facts)
     assert reason.code == "lease_expired"
-    assert reason.text.startswith(says)
+    assert reason.text.startswith(beginning)

@@ -1,4 +1,4 @@
-"""Whose mistake an error is: the payload's, which no retry mends, or the handler's."""
+"""Whether an error is the payload's, and so final, or the handler's."""
 
 import json
 from typing import Any
@@ -12,14 +12,14 @@ from tickwright.capabilities.jobs.worker.result_writer import outcome_of_error
 
 
 class Given:
-    """A job, as far as a handler's arguments go."""
+    """A job with only the fields that a handler's arguments need."""
 
     def __init__(self, payload: Any) -> None:
         self.payload_json = json.dumps(payload)
 
 
 def read(_job: object, number: int) -> Any:
-    """A handler that reads the answer of somebody else, which is no JSON."""
+    """A handler that reads an answer from elsewhere, which is no JSON."""
     return msgspec.json.decode(b"<html>", type=int) + number
 
 
@@ -33,10 +33,10 @@ def read(_job: object, number: int) -> Any:
     ],
 )
 def test_only_a_payload_that_does_not_fit_is_final(payload: Any, code: str, final: bool) -> None:
-    """What the handler itself cannot read may be readable at the next attempt."""
+    """A failed read of the handler itself may succeed at the next attempt."""
     handler = make_handler(TaskType("read", "python:read"), read)
     with pytest.raises(Exception) as raised:
         handler.call(Given(payload))  # type: ignore[arg-type]
-    ending = outcome_of_error(raised.value)
-    assert isinstance(ending, Errored)
-    assert (ending.code, ending.final) == (code, final)
+    outcome = outcome_of_error(raised.value)
+    assert isinstance(outcome, Errored)
+    assert (outcome.code, outcome.final) == (code, final)

@@ -1,4 +1,4 @@
-"""Who may claim how much: within every bound, and nobody waits for ever."""
+"""How much each type may claim: within every bound, and no type waits for ever."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ def test_an_allotment_is_within_what_is_free_and_leaves_others_a_quarter(free: i
 
 
 @given(st.integers(1, 5000))
-def test_whoever_comes_first_never_takes_the_last_place(slots: int) -> None:
-    """From four places on, one type alone leaves room for another; below, it may take what is there."""
+def test_a_single_type_never_takes_the_last_slot(slots: int) -> None:
+    """From four slots on, one type alone leaves room for another; below, it may take all that is free."""
     taken = allot(slots, 0, all_free=slots)
     assert 1 <= taken <= slots
     if slots >= 4:
@@ -59,8 +59,8 @@ def _claim(plan: ClaimPlan, waiting: Counter[str]) -> Counter[str]:
 
 
 @given(st.dictionaries(NAMES, st.integers(1, 3000), min_size=1, max_size=10), st.integers(1, 1000), st.integers(0, 99))
-def test_nobody_starves_over_the_turns(backlog: Mapping[str, int], budget: int, turn: int) -> None:
-    """However long the others' queues are, each type is served within one round of turns."""
+def test_no_type_starves_over_a_round(backlog: Mapping[str, int], budget: int, turn: int) -> None:
+    """However long the others' queues are, each type is served within one round."""
     waiting = Counter({name: 10**9 if number % 2 else rows for number, (name, rows) in enumerate(backlog.items())})
     allowance = dict.fromkeys(backlog, budget)
     hot: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""A1: alerts of the producer and of the consumer side, with the processes that they are about dead and then back."""
+"""A1: alerts about the producer and the consumer side while their processes are dead, and after they work again."""
 
 import sys
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ AT_ONCE = tuple(
 
 @contextmanager
 def registrar(url: str, folder: Path) -> Iterator[None]:
-    """A registrar as a process; it is killed at the end."""
+    """Run a registrar as a process; it is killed at the end."""
     child = spawn([sys.executable, str(PROGRAM), url, "registrar", "2"], folder / "registrar.log")
     try:
         yield
@@ -36,22 +36,22 @@ def registrar(url: str, folder: Path) -> Iterator[None]:
 
 
 async def until(wheels: Wheels, rule: str, *states: str) -> None:
-    """Judge again and again, until the alerts of a rule are in these states, oldest first."""
+    """Evaluate the rules until the alerts of one are in these states, oldest first."""
     loop = Alerting(Leases(wheels.pool, owner="test"), rules=AT_ONCE)
     lease = await Leases(wheels.pool, owner="judge", terms=LONG).take("alerting")
     assert lease is not None
 
-    async def said() -> bool:
+    async def in_states() -> bool:
         await loop.round(lease)
         rows = await wheels.pool.fetch("SELECT state FROM tickwright.alerts WHERE rule = $1 ORDER BY id", rule)
         return tuple(row["state"] for row in rows) == states
 
-    await eventually_async(said, 60, what=f"{rule} is {states}")
+    await eventually_async(in_states, 60, what=f"{rule} is {states}")
     await lease.release()
 
 
 async def test_trackers_that_no_registrar_places_raise_config_time_miss(wheels: Wheels, tmp_path: Path) -> None:
-    """It ends when another one has placed them, and comes again when that one is killed, too."""
+    """It is resolved once another one has placed them, and fires again when that one is killed, too."""
     await wheels.account("a", 6)
     with registrar(wheels.url, tmp_path):
         await wheels.pool.execute(REGISTER, "a", "dhl", "X", 50)
@@ -67,7 +67,7 @@ async def test_trackers_that_no_registrar_places_raise_config_time_miss(wheels: 
 
 
 async def test_polls_that_no_consumer_takes_raise_polls_wait(wheels: Wheels) -> None:
-    """A queue does not grow in silence: it fires for the partner, and ends when a consumer is back."""
+    """It fires for the partner, and is resolved when a consumer works again."""
 
     async def moving(_poll: Poll) -> Answer:
         return Answer("moving")

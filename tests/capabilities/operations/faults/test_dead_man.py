@@ -1,4 +1,4 @@
-"""A2: a scheduler that is killed raises an alert, although it was itself the judge of all alerts."""
+"""A2: a scheduler that is killed raises an alert, although it was itself the process that evaluates all alerts."""
 
 import sys
 from collections.abc import Iterator
@@ -31,17 +31,17 @@ def _process(url: str, folder: Path, role: str) -> Iterator[Child]:
 
 
 @pytest.mark.storm
-async def test_a_scheduler_killed_while_it_judges_is_told_of_and_the_alert_ends_with_a_new_one(
+async def test_a_killed_scheduler_that_evaluated_alerts_raises_one_until_it_is_replaced(
     database_url: str, pool: Pool, tmp_path: Path
 ) -> None:
-    """Every role carries the alert rules under a lease, so the process that is dead does not judge itself."""
+    """Every role evaluates the alert rules under a lease, so another process detects the dead one."""
     await pool.execute(
         "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ('a', 'dhl', '1')"
     )
     with ExitStack() as processes:
         scheduler = processes.enter_context(_process(database_url, tmp_path, "scheduler"))
         await eventually_async(lambda: pool.fetchval("SELECT count(*) FROM tickwright.poll_slots"), 60)
-        judge = await eventually_async(lambda: pool.fetchval(_ALERTING), 60, what="the scheduler judges")
+        evaluator = await eventually_async(lambda: pool.fetchval(_ALERTING), 60, what="the scheduler evaluates alerts")
         processes.enter_context(_process(database_url, tmp_path, "relay"))
         kill_group(scheduler)
 
@@ -49,7 +49,7 @@ async def test_a_scheduler_killed_while_it_judges_is_told_of_and_the_alert_ends_
             return bool(await pool.fetchval(_STATE) == "firing")
 
         await eventually_async(fires, 200, what="the alert of the dead scheduler")
-        assert await pool.fetchval(_ALERTING) != judge
+        assert await pool.fetchval(_ALERTING) != evaluator
         processes.enter_context(_process(database_url, tmp_path, "scheduler"))
 
         async def is_over() -> bool:

@@ -1,4 +1,4 @@
-"""Alert rules are asked every 15 s: what each reads does not grow with the ledger, nor with what waits."""
+"""Alert rules run every 15 s: the rows that each reads do not grow with the ledger, nor with the waiting rows."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -41,7 +41,7 @@ SELECT account_no, 120, now(), CASE WHEN account_no % 100 = 0 THEN now() END, 10
 
 @pytest.fixture(scope="module")
 def crowded(module_url: str) -> Iterator[Planner]:
-    """Two wheels of a hundred partners, a ledger of 200,000 turns, and a lot that waits."""
+    """Two wheels of a hundred partners, a ledger of 200,000 rows, and many waiting rows."""
     planner = Planner(module_url)
     planner.prepare_rules("")
     planner.run(FILL)
@@ -55,7 +55,7 @@ def bounds_of(name: str) -> tuple[timedelta | int, ...]:
     return next(rule.bounds for rule in RULES if rule.name == name)
 
 
-def test_missed_polls_are_looked_for_in_the_turns_of_an_hour(crowded: Planner) -> None:
+def test_missed_polls_are_searched_in_the_slices_of_an_hour(crowded: Planner) -> None:
     """Sixty minutes of two wheels and a hundred partners, of a ledger of a thousand: a probe a minute, no scan."""
     plan = crowded.explain("rule_missed_previous_poll", *bounds_of("missed_previous_poll"))
     assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
@@ -65,20 +65,20 @@ def test_missed_polls_are_looked_for_in_the_turns_of_an_hour(crowded: Planner) -
 
 
 def test_waiting_polls_are_read_at_the_head_of_each_partner(crowded: Planner) -> None:
-    """One row a partner, whatever waits behind it."""
+    """One row per partner, however many wait."""
     plan = crowded.explain("rule_polls_wait", *bounds_of("polls_wait"))
     assert plan.scans_of("poll_queue") == {"poll_queue_waiting"}, plan.text
     assert plan.blocks < 10 * PARTNERS, plan.text
 
 
-def test_a_stalled_relay_is_seen_at_the_head_of_each_shard(crowded: Planner) -> None:
+def test_a_stalled_relay_is_detected_at_the_head_of_each_shard(crowded: Planner) -> None:
     """Three shards with thirteen thousand rows each, after an outage: a few pages, and the frozen batch."""
     plan = crowded.explain("rule_poll_relay_stalled", *bounds_of("poll_relay_stalled"))
     assert plan.scans_of("scheduler_outbox") == {"scheduler_outbox_waiting", "scheduler_outbox_batch"}, plan.text
     assert plan.blocks < 100, plan.text
 
 
-def test_budgets_are_reckoned_for_accounts_that_lag(crowded: Planner) -> None:
+def test_budgets_are_computed_for_lagging_accounts_only(crowded: Planner) -> None:
     """The month's rows of twenty accounts; those of the other 1,980 are not read."""
     plan = crowded.explain("rule_freshness_budget", *bounds_of("freshness_budget"))
     assert "account_freshness_pkey" in plan.scans_of("account_freshness"), plan.text
@@ -87,8 +87,8 @@ def test_budgets_are_reckoned_for_accounts_that_lag(crowded: Planner) -> None:
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in month) <= 20 * 60, plan.text
 
 
-def test_an_unknown_type_costs_a_probe_a_lane_until_it_is_found(planner: Planner) -> None:
-    """Of 100 lanes of each of four types: all where none is due, one where it is known or late."""
+def test_an_unknown_type_costs_a_probe_per_range_until_it_is_found(planner: Planner) -> None:
+    """Of 100 ranges of each of four types: all where none is due, one where the type is known or late."""
     planner.prepare_rules("unknown_task_type")
     planner.run("INSERT INTO tickwright.task_types (name, target) VALUES ('known', 'python:x')")
     planner.run(

@@ -1,4 +1,4 @@
-"""A page of the audit trail reads what it shows, or, when it filters, its bound and no more."""
+"""A page of the audit trail reads the rows that it shows, or, with a filter, its bound and no more."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ SELECT 'ann', 'jobs.cancel', 'job:' || n FROM generate_series(1, 50000) AS n
 
 @pytest.fixture(scope="module")
 def crowd(module_url: str) -> Iterator[Planner]:
-    """A planner on fifty thousand lines of the audit trail."""
+    """A planner on fifty thousand entries of the audit trail."""
     planner = Planner(module_url)
     planner.run(FILL)
     planner.run("ANALYZE tickwright.audit")
@@ -27,7 +27,7 @@ def crowd(module_url: str) -> Iterator[Planner]:
 
 
 def test_a_page_without_a_filter_reads_what_it_shows(crowd: Planner) -> None:
-    """The newest lines, from the primary key."""
+    """The newest entries, from the primary key."""
     plan = crowd.explain_page(SQL["list_audit"], NEWEST, None, None, None, None, 51, AUDIT_ROWS_SEARCHED_MAX)
     assert plan.scans_of("audit") == {"audit_pkey"}, plan.text
     assert plan.rows_of("audit") <= 51, plan.text
@@ -44,7 +44,7 @@ def test_a_page_without_a_filter_reads_what_it_shows(crowd: Planner) -> None:
     ids=["action", "how it begins", "subject", "actor"],
 )
 def test_a_page_that_finds_nothing_reads_its_bound(crowd: Planner, filters: tuple[Any, ...]) -> None:
-    """Once to look, and once for where it stopped; nothing is sorted."""
+    """Once for the search, and once for its position; nothing is sorted."""
     plan = crowd.explain_page(SQL["list_audit"], NEWEST, *filters, 51, AUDIT_ROWS_SEARCHED_MAX)
     assert plan.scans_of("audit") == {"audit_pkey"}, plan.text
     assert plan.rows_of("audit") <= 2 * AUDIT_ROWS_SEARCHED_MAX, plan.text

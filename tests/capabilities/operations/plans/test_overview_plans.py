@@ -1,4 +1,4 @@
-"""What a look costs does not grow with what is there: beside 200,000 jobs, 50,000 trackers and an outbox of 20,000."""
+"""Queries of the overview read bounded rows beside 200,000 jobs, 50,000 trackers and an outbox of 20,000."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -54,7 +54,7 @@ AFTER = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def crowded(module_url: str) -> Iterator[Planner]:
-    """A full house, read as a process reads it."""
+    """Full tables, read with the settings of a process."""
     planner = Planner(module_url)
     for room, queries in {"jobs": JOBS, "polling": POLLING, "fanout": FANOUT, "operations": OPERATIONS}.items():
         for name, sql in queries.items():
@@ -66,8 +66,8 @@ def crowded(module_url: str) -> Iterator[Planner]:
 
 
 @pytest.mark.parametrize(("due_max", "waiting_max"), [(COUNT_MAX, COUNT_MAX), (0, COUNT_MAX), (0, 0)])
-def test_a_moment_counts_up_to_its_bounds(crowded: Planner, due_max: int, waiting_max: int) -> None:
-    """A bounded range a lane, the head of each, and what a count of nothing costs: nothing."""
+def test_the_overview_of_jobs_counts_up_to_its_bounds(crowded: Planner, due_max: int, waiting_max: int) -> None:
+    """A bounded range per claim range and the head of each; counting no rows costs nothing."""
     plan = crowded.explain("jobs_now", due_max, waiting_max, LATEST_JOBS)
     indexes = plan.scans_of("scheduled_tasks")  # those of the days among them, for the youngest jobs
     assert {name for name in indexes if not name.endswith("_pkey")} == {"scheduled_tasks_due"}, plan.text
@@ -82,14 +82,14 @@ def test_sessions_and_keys_are_probes(crowded: Planner) -> None:
     assert "seq" not in plan.scans_of("sessions"), plan.text
 
 
-def test_gauges_by_type_are_a_bounded_range_a_lane(crowded: Planner) -> None:
-    """What is due and what comes of ten types, ten thousand of each at most."""
+def test_gauges_by_type_read_a_bounded_range_of_each_claim_range(crowded: Planner) -> None:
+    """Due and future jobs of ten types, at most ten thousand of each."""
     plan = crowded.explain("jobs_gauges", 500)
     assert plan.scans_of("scheduled_tasks") == {"scheduled_tasks_due"}, plan.text
     assert plan.rows_of("scheduled_tasks") <= 3 * 500 * TYPES + 2 * TYPES + 10, plan.text
 
 
-def test_what_stands_is_counted_up_to_the_bound(crowded: Planner) -> None:
+def test_blocked_messages_and_dead_letters_are_counted_up_to_the_bound(crowded: Planner) -> None:
     """Half of the outbox is enough; leases are few."""
     plan = crowded.explain("operations_status", COUNT_MAX)
     assert plan.rows_of("outbox") <= COUNT_MAX, plan.text
@@ -99,15 +99,15 @@ def test_what_stands_is_counted_up_to_the_bound(crowded: Planner) -> None:
     assert plan.blocks < 500, plan.text
 
 
-def test_firing_alerts_are_found_among_those_that_are_over(crowded: Planner) -> None:
+def test_firing_alerts_are_found_among_resolved_ones(crowded: Planner) -> None:
     """Twenty of twenty thousand, and the newest five."""
     plan = crowded.explain("operations_alerts")
     assert plan.scans_of("alerts") <= {"alerts_firing", "alerts_pkey"}, plan.text
     assert plan.rows_of("alerts") <= 20 + 20_000 / 4 + 10, plan.text
 
 
-def test_polls_are_a_range_a_shard_and_a_probe_a_partner(crowded: Planner) -> None:
-    """A minute of what is to be released, whatever was not; the head of each partner's queue."""
+def test_polls_read_a_range_of_each_shard_and_probe_each_partner(crowded: Planner) -> None:
+    """A minute of the polls to be released, whatever is overdue; the head of each partner's queue."""
     plan = crowded.explain("polling_polls", COUNT_MAX)
     assert plan.scans_of("scheduler_outbox") == {"scheduler_outbox_waiting"}, plan.text
     assert plan.rows_of("scheduler_outbox") <= 62 + 10, plan.text
@@ -116,21 +116,21 @@ def test_polls_are_a_range_a_shard_and_a_probe_a_partner(crowded: Planner) -> No
     assert plan.scans_of("trackers") <= {"trackers_pkey", "trackers_place", "trackers_account"}, plan.text
 
 
-def test_partners_are_asked_for_ten_minutes_of_the_ledger(crowded: Planner) -> None:
-    """Of a day of turns."""
+def test_figures_of_partners_read_ten_minutes_of_the_ledger(crowded: Planner) -> None:
+    """Of a ledger of a day."""
     plan = crowded.explain("polling_partners")
     assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
     assert plan.rows_of("poll_slices") <= 12 * PARTNERS, plan.text
 
 
 def test_fan_out_counts_entities_up_to_the_bound(crowded: Planner) -> None:
-    """And walks from one list of modules to the next that differs."""
+    """And reads from one list of modules to the next different one."""
     plan = crowded.explain("fanout_overview", COUNT_MAX)
     assert plan.scans_of("entities") == {"entities_polled"}, plan.text
     assert plan.rows_of("entities") <= COUNT_MAX + 5, plan.text
 
 
-def test_what_is_small_is_read_whole_and_cheaply(crowded: Planner) -> None:
-    """A row an account, a row a partition."""
+def test_small_tables_are_read_whole(crowded: Planner) -> None:
+    """A row per account, a row per partition."""
     assert crowded.explain("polling_freshness", ACCOUNTS_SHOWN).blocks < 100
     assert crowded.explain("polling_poll_lags").blocks < 100

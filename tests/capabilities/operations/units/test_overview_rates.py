@@ -1,4 +1,4 @@
-"""Rates from what processes say of themselves: differences of numbers that rise, and nothing made up."""
+"""Rates from the facts of processes: differences of rising numbers, and none without two values."""
 
 import json
 from types import SimpleNamespace
@@ -15,8 +15,8 @@ from tickwright.partners.contract import counted_calls
 from tickwright.plugin.overview import COUNT_MAX, Rates
 
 
-def said(started: int, *, completed: int = 0, late: list[int] | None = None, running: int = 0) -> JobCounters:
-    """Return what a worker says."""
+def counters_of(started: int, *, completed: int = 0, late: list[int] | None = None, running: int = 0) -> JobCounters:
+    """Return the counters that a worker reports."""
     return JobCounters(started, late or [], {"completed": completed}, running)
 
 
@@ -30,28 +30,28 @@ def starts(counters: JobCounters) -> int:
     return counters.starts
 
 
-def test_a_rate_is_the_difference_of_two_heartbeats_and_the_sum_of_all_who_live() -> None:
-    """Ten a second here, twenty there; who comes new is not counted until it was heard twice."""
+def test_a_rate_is_the_difference_of_two_heartbeats_summed_over_live_workers() -> None:
+    """Ten a second here, twenty there; a new worker is counted from its second heartbeat."""
     rates = Rates()
-    rates.take(100.0, {1: (100.0, said(50)), 2: (99.0, said(0))})
+    rates.take(100.0, {1: (100.0, counters_of(50)), 2: (99.0, counters_of(0))})
     assert rates.per_s(starts) is None
-    rates.take(103.0, {1: (103.0, said(80)), 2: (102.0, said(60)), 3: (103.0, said(5_000))})
+    rates.take(103.0, {1: (103.0, counters_of(80)), 2: (102.0, counters_of(60)), 3: (103.0, counters_of(5_000))})
     assert rates.per_s(starts) == 30.0
 
 
-def test_nobody_who_lives_means_nothing_happens() -> None:
-    """Zero, not unknown: there is nobody whose second heartbeat would tell."""
+def test_without_workers_rates_are_zero() -> None:
+    """Zero, not unknown: there is no worker whose second heartbeat could follow."""
     rates = Rates()
     assert rates.per_s(starts) == 0
     assert finished(rates, own) is not None
     assert lateness(rates, own) is None
 
 
-def test_who_is_gone_counts_no_more_and_who_is_silent_less_and_less() -> None:
-    """A killed process's rate falls before it is declared lost, and is gone then."""
+def test_the_rate_of_a_silent_worker_falls_and_that_of_a_lost_one_is_zero() -> None:
+    """A killed process's rate falls before it is declared lost, and is zero then."""
     rates = Rates()
-    rates.take(100.0, {1: (100.0, said(0))})
-    rates.take(103.0, {1: (103.0, said(30))})
+    rates.take(100.0, {1: (100.0, counters_of(0))})
+    rates.take(103.0, {1: (103.0, counters_of(30))})
     assert rates.per_s(starts) == 10.0
     rates.take(110.0, {1: (103.0, None)})
     assert rates.per_s(starts) == 5.0
@@ -59,16 +59,16 @@ def test_who_is_gone_counts_no_more_and_who_is_silent_less_and_less() -> None:
     assert rates.per_s(starts) == 0
 
 
-def test_a_gap_in_which_nobody_looked_is_measured_anew() -> None:
-    """An average over the night is not how fast it goes now."""
+def test_after_a_gap_a_rate_is_measured_again() -> None:
+    """An average over the gap is not the present rate."""
     rates = Rates()
-    rates.take(100.0, {1: (100.0, said(0))})
-    rates.take(150.0, {1: (150.0, said(5_000))})
+    rates.take(100.0, {1: (100.0, counters_of(0))})
+    rates.take(150.0, {1: (150.0, counters_of(5_000))})
     assert rates.per_s(starts) is None
 
 
-def test_outcomes_have_the_words_of_the_overview() -> None:
-    """What was cancelled or expired is cancelled; what was given back in any way costs no attempt."""
+def test_outcomes_are_summed_as_the_overview_names_them() -> None:
+    """A cancelled or expired job is cancelled; a released attempt of any kind does not count."""
     rates = Rates()
     rates.take(100.0, {1: (100.0, JobCounters())})
     ended = {"completed": 20, "cancel": 10, "expired": 10, "released": 5, "shutdown": 5}
@@ -78,11 +78,11 @@ def test_outcomes_have_the_words_of_the_overview() -> None:
     assert (found.completed, found.failed, found.cancelled, found.given_back) == (2.0, 0, 2.0, 1.0)
 
 
-def test_lateness_is_of_the_last_minute_and_outlives_who_counted_it() -> None:
-    """What was counted before is not lateness now; a killed worker's starts are still starts."""
+def test_lateness_is_of_the_last_minute_and_outlives_its_worker() -> None:
+    """Earlier starts do not count as lateness now; starts of a killed worker still count."""
     rates = Rates()
-    rates.take(100.0, {1: (100.0, said(1000, late=[0, 0, 0, 0, 1000]))})
-    rates.take(103.0, {1: (103.0, said(1100, late=[99, 0, 0, 0, 1000, 1]))})
+    rates.take(100.0, {1: (100.0, counters_of(1000, late=[0, 0, 0, 0, 1000]))})
+    rates.take(103.0, {1: (103.0, counters_of(1100, late=[99, 0, 0, 0, 1000, 1]))})
     rates.take(104.0, {})
     found = lateness(rates, own)
     assert found is not None
@@ -92,13 +92,13 @@ def test_lateness_is_of_the_last_minute_and_outlives_who_counted_it() -> None:
 
 
 def test_a_quantile_beyond_the_last_bucket_is_not_a_number() -> None:
-    """More than an hour late is all that is known."""
+    """Only "more than an hour late" is known."""
     assert quantile([0] * len(LATENESS_BUCKETS_S) + [1], 0.5) is None
     assert quantile([1, 1], 0.99) == LATENESS_BUCKETS_S[1]
 
 
-def test_the_backlog_says_when_it_is_over_only_where_that_is_known() -> None:
-    """Each reason has its word: nothing due, a count that stopped, too early, and not falling."""
+def test_the_backlog_has_an_end_only_where_it_is_known() -> None:
+    """Each reason has its code: nothing due, a count at its bound, too early, and not falling."""
     trend = Trend()
     trend.take(100.0, 1_000)
     assert trend.per_s() is None
@@ -119,21 +119,21 @@ def fake(**attributes: Any) -> Any:
 
 
 def worker_of(entries: dict[str, TypeState]) -> Any:
-    """Return a worker, as far as its counters go."""
+    """Return a worker with the attributes that its counters need."""
     runner = SimpleNamespace(busy=3, queued=0, slots=4, threads=2, threads_busy=1)
     return SimpleNamespace(types=lambda: entries, runner=runner)
 
 
 def entry(name: str, starts: int = 0) -> TypeState:
-    """Return what a worker knows of a type that started so often."""
+    """Return a worker's state of a type with so many starts."""
     made = TypeState(TaskType(name, f"python:{name}"), lambda _: None, is_async=False)
     for _ in range(starts):
         made.note_start(0.02)
     return made
 
 
-def test_a_type_that_is_deleted_takes_nothing_from_the_totals() -> None:
-    """Totals rise as long as the process lives; a type that comes again begins at zero and adds to them."""
+def test_deleting_a_type_does_not_lower_the_totals() -> None:
+    """Totals rise as long as the process lives; a recreated type begins at zero and adds to them."""
     entries = {"a": entry("a", 5), "b": entry("b", 2)}
     counters = WorkerCounters(worker_of(entries))
     assert counters.jobs()["starts"] == 7
@@ -144,8 +144,8 @@ def test_a_type_that_is_deleted_takes_nothing_from_the_totals() -> None:
     assert counters.types()["a"]["starts"] == 3
 
 
-def test_what_is_said_is_bounded_and_the_busiest_are_in() -> None:
-    """A thousand types and partners with the longest names: below 32 kB, a hundred of each at most."""
+def test_reported_counters_are_bounded_and_include_the_busiest() -> None:
+    """A thousand types and partners with the longest names: below 32 kB, at most a hundred of each."""
     entries = {f"{n:050}": entry(f"{n:050}", n % 7) for n in range(1000)}
     entries["busy"] = entry("busy", 50)
     counters = WorkerCounters(worker_of(entries))
@@ -159,8 +159,8 @@ def test_what_is_said_is_bounded_and_the_busiest_are_in() -> None:
     assert jobs["starts"] == sum(n % 7 for n in range(1000)) + 50
 
 
-def test_numbers_come_from_what_is_counted() -> None:
-    """Polls of every shard together, the writer's outcomes, calls of modules; a role that is not there counts none."""
+def test_numbers_are_those_of_the_counters() -> None:
+    """Polls of every shard together, the writer's outcomes, calls of modules; a role that does not run counts none."""
     relays = [fake(counters=fake(published=n)) for n in (2, 3)]
     consumer = fake(writer=fake(polled=4, late=1, superseded=0))
     assert _counted(relays, None) == {"published": 5, "answered": 0, "late": 0, "superseded": 0}

@@ -1,4 +1,4 @@
-"""After six hours down real processes catch up, and no courier is asked for more than it allows, in any window."""
+"""Real processes catch up after six hours of outage, and keep every courier's limits in every window."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ SLOW, FAST = 720, 10  # minutes between two polls of a tracker
 LIMITS: Mapping[str, tuple[int, int]] = {"acme": (20, 4), "bolt": (5, 2)}  # calls in a second, calls at once
 ROLES = (("scheduler", "relay"), ("poll-consumer",), ("poll-consumer",))
 
-AGO = """
+MOVE_BACK = """
 WITH partner AS (
   SELECT partner_no FROM tickwright.partners WHERE name = $1
 ), ledger AS (
@@ -36,23 +36,23 @@ UPDATE tickwright.scheduler_outbox
    SET due_at = due_at - make_interval(mins => $3), release_at = release_at - make_interval(mins => $3)
  WHERE partner_no = (SELECT partner_no FROM partner)
 """
-"""What partner $1 had on its way, on the wheel of interval $2, lies $3 minutes back."""
+"""Move what partner $1 has under way, on the wheel of interval $2, back by $3 minutes."""
 
 
 async def _six_hours_down(wheels: Wheels) -> None:
-    """Leave behind what an outage leaves.
+    """Write the state that an outage leaves.
 
-    Of acme, which is asked twice a day, six hours of polls wait that were selected and not published. Of bolt, which
-    is asked every ten minutes, what was selected is long superseded, and thirty-six turns were missed.
+    acme is polled twice a day: six hours of its polls are selected and not published. bolt is polled every ten
+    minutes: its selected polls are superseded, and each of its slots has missed thirty-six minutes.
     """
     await wheels.account("slow", SLOW)
     await wheels.register(1500, "slow", "acme")
-    await wheels.turn_until(DOWN_MINUTES)
-    await wheels.pool.execute(AGO, "acme", SLOW, DOWN_MINUTES)
+    await wheels.select_until(DOWN_MINUTES)
+    await wheels.pool.execute(MOVE_BACK, "acme", SLOW, DOWN_MINUTES)
     await wheels.account("fast", FAST)
     await wheels.register(3000, "fast", "bolt", prefix="B")
-    await wheels.turn_until(FAST + 1)
-    await wheels.pool.execute(AGO, "bolt", FAST, DOWN_MINUTES)
+    await wheels.select_until(FAST + 1)
+    await wheels.pool.execute(MOVE_BACK, "bolt", FAST, DOWN_MINUTES)
 
 
 @contextmanager
@@ -62,8 +62,8 @@ def _processes(url: str, folder: Path) -> Iterator[None]:
     children = []
     try:
         for number, roles in enumerate(ROLES):
-            words = [sys.executable, "-m", "tickwright", "run", *roles]
-            children.append(spawn(words, folder / f"{number}.log", env))
+            command = [sys.executable, "-m", "tickwright", "run", *roles]
+            children.append(spawn(command, folder / f"{number}.log", env))
         yield
     finally:
         for child in children:
@@ -71,10 +71,8 @@ def _processes(url: str, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.timeout(300)
-async def test_after_six_hours_down_no_limit_is_broken_while_everything_catches_up(
-    database_url: str, tmp_path: Path
-) -> None:
-    """P4: far more is overdue than the couriers allow; each tracker is polled once for all of it, at their pace."""
+async def test_every_limit_holds_while_six_hours_of_polls_are_caught_up(database_url: str, tmp_path: Path) -> None:
+    """P4: more polls are overdue than the couriers allow; a tracker is polled once for all of its overdue polls."""
     couriers: dict[str, CourierLog] = {}
     async with AsyncExitStack() as stack:
         wheels = await stack.enter_async_context(open_wheels(database_url))
@@ -82,8 +80,8 @@ async def test_after_six_hours_down_no_limit_is_broken_while_everything_catches_
             folder = tmp_path / name
             folder.mkdir()
             courier = couriers[name] = await stack.enter_async_context(courier_process(folder, 0.05))
-            terms = {"rate": f"{per_s}/s", "concurrency": concurrency, "http": http_of_url(courier.url)}
-            await put_partner(wheels.pool, name, json.dumps(terms))
+            settings = {"rate": f"{per_s}/s", "concurrency": concurrency, "http": http_of_url(courier.url)}
+            await put_partner(wheels.pool, name, json.dumps(settings))
         await _six_hours_down(wheels)
         waiting = await _waiting(wheels, "acme")
         assert waiting > 500, "more than the courier allows in twenty seconds"
@@ -96,15 +94,15 @@ async def test_after_six_hours_down_no_limit_is_broken_while_everything_catches_
                     WHERE due_at < now() - interval '2 minutes' AND polled > 0 AND interval_minutes = $1""",
                 FAST,
             )
-    assert dropped >= 2900, "what was selected before the outage is over"
-    assert caught_up > 0, "a missed turn was made good"
+    assert dropped >= 2900, "polls that were selected before the outage are superseded"
+    assert caught_up > 0, "a missed minute was caught up"
     for name, courier in couriers.items():
         calls = courier.calls()
         per_s, concurrency = LIMITS[name]
         check_contract(calls, per_s=per_s, concurrency=concurrency)
         assert repeated(calls) == 0, Counter(call.name for call in calls).most_common(3)
         pace = most_in_window([call.began_s for call in calls], 5.0) / 5
-        assert pace > per_s / 2, f"{name}: most of what is allowed is not used"
+        assert pace > per_s / 2, f"{name}: less than half of the allowed rate is used"
 
 
 async def _waiting(wheels: Wheels, partner: str) -> int:

@@ -1,6 +1,6 @@
-"""Consumers of polls are killed, frozen and cut off: each poll has its effect once, and every limit holds.
+"""Poll consumers are killed, frozen and disconnected: each poll has its effect once, and every limit holds.
 
-The courier's log is the independent witness of calls, the ledger and the outbox that of effects.
+Calls are counted in the courier's log, effects in the ledger and the outbox.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer import queue as poll_queue
-from tickwright.capabilities.polling.consumer import result_writer as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer
 from tickwright.store.pool import Pool, open_pool
 
 
 async def _check_effects(pool: Pool, trackers: Trackers) -> None:
-    """Each poll is in the ledger once, counted once, and told once."""
+    """Check that each poll is in the ledger once, is counted once, and has one event."""
     assert await done_times(pool, trackers) == Counter(trackers.ids)
     assert Counter(event["tracker_id"] for event in await events(pool)) == Counter(trackers.ids)
     assert (await slice_of(pool, trackers))["polled"] == len(trackers.ids)
@@ -57,7 +57,7 @@ async def _check_effects(pool: Pool, trackers: Trackers) -> None:
 async def test_kill_9_of_a_consumer_loses_no_poll_and_doubles_no_effect(
     database_url: str, tmp_path: Path, kill_at: str, times: int
 ) -> None:
-    """POL-1: wherever it dies, whoever takes the turn over makes what has no effect yet, and only that."""
+    """POL-1: wherever a consumer dies, the next owner of its group makes the polls without an effect, and no others."""
     async with Courier() as courier:
         pool = await open_pool(database_url, max_size=2)
         courier.delay_s = 0.05
@@ -78,7 +78,7 @@ async def test_kill_9_of_a_consumer_loses_no_poll_and_doubles_no_effect(
 
 @pytest.mark.storm
 async def test_a_storm_of_kills_doubles_nothing(database_url: str, tmp_path: Path) -> None:
-    """POL-1: three consumers die one after the other in the middle of their work."""
+    """POL-1: three consumers are killed one after the other while they work."""
     async with Courier() as courier:
         pool = await open_pool(database_url, max_size=2)
         courier.delay_s = 0.05
@@ -93,12 +93,12 @@ async def test_a_storm_of_kills_doubles_nothing(database_url: str, tmp_path: Pat
         async with running_consumer(database_url):
             await eventually_async(lambda: queue_empty(pool), 30)
         await _check_effects(pool, trackers)
-        assert courier.running_max <= 10, "five, and five of the dead one"
+        assert courier.running_max <= 10, "five, and five of the killed consumer"
         await pool.close()
 
 
-async def test_a_frozen_consumers_answers_count_for_nothing(database_url: str, tmp_path: Path) -> None:
-    """POL-2: SIGSTOP past the lease with answers under way; what it brings after that has no effect."""
+async def test_answers_of_a_consumer_frozen_past_its_lease_have_no_effect(database_url: str, tmp_path: Path) -> None:
+    """POL-2: SIGSTOP past the lease with answers under way; what the consumer writes afterwards has no effect."""
     async with Courier() as courier:
         pool = await open_pool(database_url, max_size=2)
         courier.be_silent()
@@ -114,7 +114,7 @@ async def test_a_frozen_consumers_answers_count_for_nothing(database_url: str, t
                 await eventually_async(lambda: queue_empty(pool))
                 frozen.resume()
                 log = tmp_path / "frozen.log"
-                await eventually_async(lambda: b"session.lost" in log.read_bytes(), 20, what="the zombie has noticed")
+                await eventually_async(lambda: b"session.lost" in log.read_bytes(), 20, what="the zombie logs the loss")
             await _check_effects(pool, trackers)
         finally:
             kill_group(frozen.process)
@@ -124,7 +124,7 @@ async def test_a_frozen_consumers_answers_count_for_nothing(database_url: str, t
 async def test_limits_hold_over_two_processes_from_their_start_and_through_a_kill(
     database_url: str, tmp_path: Path
 ) -> None:
-    """P4: the courier's own log has 20 a second at most; a process that dies leaves no burst."""
+    """P4: the courier's log has at most 20 calls a second; a killed process causes no burst."""
     async with Courier() as courier:
         pool = await open_pool(database_url, max_size=2)
         trackers = await seed(pool, 1000, rate="20/s", http=http_of(courier))
@@ -158,7 +158,9 @@ async def test_open_calls_keep_to_the_concurrency_while_calls_hang_and_consumers
                 await eventually_async(lambda seen=seen: len(courier.requests) >= seen + 12, 30)  # type: ignore[misc]
                 killed.kill9()
             seen = len(courier.requests)
-            await eventually_async(lambda: len(courier.requests) >= seen + 24, 30, what="the third one has all of it")
+            await eventually_async(
+                lambda: len(courier.requests) >= seen + 24, 30, what="the third one has every permit"
+            )
         finally:
             for child in children:
                 kill_group(child.process)
@@ -170,13 +172,13 @@ async def test_open_calls_keep_to_the_concurrency_while_calls_hang_and_consumers
 # ---------------------------------------------------------------------- zombies in one process, and the mutants
 
 
-async def _stop_heart(side: Consumer) -> None:
+async def _stop_heartbeat(side: Consumer) -> None:
     side.heart.cancel()
     await asyncio.wait([side.heart])
 
 
 async def _zombie_writes_while_another_works(url: str) -> tuple[list[str], Counter[int], int]:
-    """Return the statuses told, the ledger, and how many answers of the zombie were lost."""
+    """Return the published statuses, the ledger, and how many answers of the zombie were lost."""
     zombie_gate, second_gate, second_asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def zombie_answers(_poll: Poll) -> Answer:
@@ -195,41 +197,41 @@ async def _zombie_writes_while_another_works(url: str) -> tuple[list[str], Count
     stops = Stops()
     async with running_consumer(url, functions={"acme": zombie_answers}, probe=stops) as zombie:
         trackers = await seed(zombie.pool, 1)
-        lane = zombie.contract.permits_of(trackers.partner_no)
-        await eventually_async(lambda: lane.held == 1)
+        permits = zombie.contract.permits_of(trackers.partner_no)
+        await eventually_async(lambda: permits.held == 1)
         stops.close("polls.before_results")
         zombie_gate.set()
         await eventually_async(lambda: stops.reached_times["polls.before_results"] == 1)
-        await _stop_heart(zombie)
+        await _stop_heartbeat(zombie)
         async with running_consumer(url, functions={"acme": second_answers}) as taker:
             await asyncio.wait_for(second_asked.wait(), 10)
             stops.open("polls.before_results")
             await zombie.consumer.writer.drained()
             second_gate.set()
             await eventually_async(lambda: queue_empty(taker.pool))
-            told = [event["status"] for event in await events(taker.pool)]
-            return told, await done_times(taker.pool, trackers), zombie.consumer.writer.lost
+            published = [event["status"] for event in await events(taker.pool)]
+            return published, await done_times(taker.pool, trackers), zombie.consumer.writer.lost
 
 
-async def test_a_zombies_answer_changes_nothing_while_another_one_works(database_url: str) -> None:
-    """POL-2: the effect locks the turn's row under the token, and the take, that it is of."""
-    told, ledger, lost = await _zombie_writes_while_another_works(database_url)
-    assert (told, list(ledger.values()), lost) == (["second"], [1], 1)
+async def test_a_zombies_answer_changes_nothing_while_another_consumer_works(database_url: str) -> None:
+    """POL-2: a result is written under a lock on its group's row with the token and the instant of the take."""
+    published, ledger, lost = await _zombie_writes_while_another_works(database_url)
+    assert (published, list(ledger.values()), lost) == (["second"], [1], 1)
 
 
 async def test_the_mutant_without_the_fence_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the token taken out of the lock, the zombie's answer counts."""
+    """Without the token in the lock the zombie's answer counts."""
     mutated = poll_queue._SQL["hold"].replace("SELECT q.seq, q.owner, q.taken_at", "SELECT u.*")
     mutated = mutated.replace(" AND q.owner = u.owner AND q.taken_at = u.taken_at", "")
     assert "q.owner" not in mutated
     assert "q.taken_at" not in mutated
     monkeypatch.setattr(poll_queue, "_SQL", MappingProxyType({**poll_queue._SQL, "hold": mutated}))
-    told, _, _ = await _zombie_writes_while_another_works(database_url)
-    assert told == ["zombie"]
+    published, _, _ = await _zombie_writes_while_another_works(database_url)
+    assert published == ["zombie"]
 
 
 async def any_done(pool: Pool, trackers: Trackers) -> bool:
-    """Whether the first effects are written."""
+    """Return whether the first effects are written."""
     return bool(await done_times(pool, trackers))
 
 
@@ -263,7 +265,7 @@ MUTANTS: dict[str, Callable[[Any], Any]] = {
 
 
 async def test_two_deliveries_of_one_poll_have_one_effect(database_url: str) -> None:
-    """POL-1: both are carried out at the same time, by two consumers; the ledger takes one."""
+    """POL-1: two consumers make the poll at the same time; the ledger takes one result."""
     ledger, polled = await _two_deliveries_at_once(database_url)
     assert set(ledger.values()) == {1}
     assert polled == 5
@@ -273,10 +275,10 @@ async def test_two_deliveries_of_one_poll_have_one_effect(database_url: str) -> 
 async def test_the_mutant_without_the_inbox_is_caught(
     database_url: str, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
-    """With the guard taken out, the same two deliveries are done twice."""
-    mutated = MUTANTS[mutant](consumer_store.SQL["write_results"])
-    assert mutated != consumer_store.SQL["write_results"]
-    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_results": mutated}))
+    """Without the guard the same two deliveries have two effects."""
+    mutated = MUTANTS[mutant](result_writer.SQL["write_results"])
+    assert mutated != result_writer.SQL["write_results"]
+    monkeypatch.setattr(result_writer, "SQL", MappingProxyType({**result_writer.SQL, "write_results": mutated}))
     ledger, polled = await _two_deliveries_at_once(database_url)
     assert set(ledger.values()) == {2}
     assert polled == 10
@@ -286,8 +288,8 @@ CUT = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
           WHERE pid <> pg_backend_pid() AND datname = current_database()"""
 
 
-async def test_a_database_that_is_away_for_a_moment_costs_no_answer(database_url: str) -> None:
-    """Answers wait while the lease holds: connections are cut, and what was asked once is written."""
+async def test_a_short_outage_of_the_database_costs_no_answer(database_url: str) -> None:
+    """Connections are cut: answers wait while the lease holds, and are written without a second call."""
     asked: list[int] = []
 
     async def ask(poll: Poll) -> Answer:

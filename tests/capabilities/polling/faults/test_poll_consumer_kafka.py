@@ -1,7 +1,7 @@
 """Polls from Kafka: consumers are killed, frozen and overtaken; each poll has its effect once, and none is lost.
 
-The courier's log is the independent witness of calls, the ledger and the outbox that of effects, the group's own
-offsets that of what would be delivered again.
+Calls are counted in the courier's log, effects in the ledger and the outbox; the group's committed offsets say what
+Kafka would deliver again.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ from tickwright.transports.kafka.poll_source import KafkaPollSource, Progress
 
 @pytest.fixture
 async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
-    """A database and names in Kafka of the test's own."""
+    """A database and a Kafka prefix of the test's own."""
     async with poll_world(database_url, kafka_server.url, kafka_prefix) as made:
         yield made
 
 
 async def _check_effects(pool: Pool, trackers: Trackers) -> None:
-    """Each poll is in the ledger once, counted once, and told once."""
+    """Check that each poll is in the ledger once, is counted once, and has one event."""
     assert await done_times(pool, trackers) == Counter(trackers.ids)
     assert Counter(event["tracker_id"] for event in await events(pool)) == Counter(trackers.ids)
     assert (await slice_of(pool, trackers))["polled"] == len(trackers.ids)
@@ -67,22 +67,22 @@ async def _ends(world: PollWorld) -> dict[int, int]:
     return last
 
 
-async def test_polls_that_our_relay_published_are_carried_out_once_each(world: PollWorld) -> None:
-    """POL-1: from the outbox over Kafka to the ledger; and the offsets follow."""
+async def test_polls_that_the_relay_published_are_carried_out_once_each(world: PollWorld) -> None:
+    """POL-1: from the outbox over Kafka to the ledger; and the offsets are committed."""
     async with Courier() as courier:
         trackers = await publish(world, 300, http=http_of(courier))
         offsets, ends = Offsets(world), await _ends(world)
         async with running_consumer(world.url, terms=LONG, source_of=kafka_source(world.bootstrap, world.prefix)):
             await eventually_async(lambda: all_done(world.pool, trackers), 30)
-            behind = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
-            await eventually_async(behind, 20, what="the offsets are behind the last poll")
+            committed_all = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
+            await eventually_async(committed_all, 20, what="the offset after the last poll is committed")
         offsets.close()
         await _check_effects(world.pool, trackers)
         assert Counter(name for _, name in courier.requests) == Counter(trackers.external_ids)
 
 
 async def test_relay_and_consumer_need_no_more_than_the_settings(world: PollWorld) -> None:
-    """One process with both roles and a Kafka that is named: the consumer waits for the topic and reads it."""
+    """One process with both roles and the address of Kafka: the consumer waits for the topic and reads it."""
     trackers = await hand_to_relay(world, 50)
     async with running_relay_and_consumer(world):
         await eventually_async(lambda: all_done(world.pool, trackers), 40)
@@ -93,7 +93,7 @@ async def test_relay_and_consumer_need_no_more_than_the_settings(world: PollWorl
 async def test_kill_9_of_one_of_two_consumers_loses_no_poll_and_doubles_no_effect(
     world: PollWorld, tmp_path: Path
 ) -> None:
-    """POL-1: the other one is given its partitions, and makes what has no effect yet."""
+    """POL-1: the other consumer is assigned its partitions, and makes the polls that have no effect yet."""
     async with Courier() as courier:
         courier.delay_s = 0.05
         courier.be_silent()
@@ -116,10 +116,10 @@ async def test_kill_9_of_one_of_two_consumers_loses_no_poll_and_doubles_no_effec
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kill_at", ["polls.before_results", "polls.before_commit", "polls.results_written"])
-async def test_a_consumer_killed_around_its_effect_loses_no_poll_and_doubles_no_effect(
+async def test_a_consumer_killed_while_it_writes_results_loses_and_doubles_nothing(
     world: PollWorld, tmp_path: Path, kill_at: str
 ) -> None:
-    """POL-1: what is delivered again and has its effect costs no second call; what has none is made."""
+    """POL-1: a poll that is delivered again is made again only when it has no effect yet."""
     async with Courier() as courier:
         courier.delay_s = 0.05
         trackers = await publish(world, 60, http=http_of(courier), concurrency=8)
@@ -138,7 +138,7 @@ async def test_a_consumer_killed_around_its_effect_loses_no_poll_and_doubles_no_
 
 @pytest.mark.storm
 async def test_a_consumer_frozen_past_its_session_changes_nothing(world: PollWorld, tmp_path: Path) -> None:
-    """KFK-6: SIGSTOP with answers under way until another one has its partitions; what it brings then is void."""
+    """KFK-6: SIGSTOP with answers under way until another consumer has its partitions; its answers have no effect."""
     async with Courier() as courier:
         courier.be_silent()
         trackers = await publish(world, 20, http=http_of(courier))
@@ -153,7 +153,7 @@ async def test_a_consumer_frozen_past_its_session_changes_nothing(world: PollWor
             stops.close("polls.before_results")
             async with running_consumer(world.url, source_of=kafka_source(*kafka), probe=stops):
                 await eventually_async(
-                    lambda: stops.reached_times["polls.before_results"] == 1, 40, what="it took over"
+                    lambda: stops.reached_times["polls.before_results"] == 1, 40, what="the other one took over"
                 )
                 frozen.resume()
                 log = tmp_path / "frozen.log"
@@ -167,7 +167,7 @@ async def test_a_consumer_frozen_past_its_session_changes_nothing(world: PollWor
 
 
 async def _overtaken_before_its_effect(world: PollWorld, trackers: Trackers) -> int:
-    """Return how many answers were void; the rows of the partitions say that somebody else reads them."""
+    """Raise the partitions' epochs before the results are written; return how many answers were lost."""
 
     async def ask(_: Poll) -> Answer:
         return Answer("moving")
@@ -182,19 +182,19 @@ async def _overtaken_before_its_effect(world: PollWorld, trackers: Trackers) -> 
         await eventually_async(lambda: side.consumer.writer.backlog == len(trackers.ids))
         await world.pool.execute("UPDATE tickwright.poll_partitions SET epoch = epoch + 1")
         stops.open("polls.before_results")
-        await eventually_async(lambda: all_done(world.pool, trackers), 30, what="it takes them again, and all is done")
+        await eventually_async(lambda: all_done(world.pool, trackers), 30, what="they are taken again and done")
         return side.consumer.writer.lost
 
 
-async def test_who_was_overtaken_changes_nothing_until_it_takes_the_partition_again(world: PollWorld) -> None:
-    """KFK-6: the effect locks the partition's row under its epoch; nothing stands still when nobody else is there."""
+async def test_an_overtaken_consumer_changes_nothing_until_it_has_the_partition_again(world: PollWorld) -> None:
+    """KFK-6: a result is written under a lock on its partition and epoch; without another reader polls continue."""
     trackers = await publish(world, 20)
     assert await _overtaken_before_its_effect(world, trackers) == 20
     await _check_effects(world.pool, trackers)
 
 
-async def test_who_lost_a_partition_asks_for_nothing_more_of_it(world: PollWorld) -> None:
-    """KFK-6: a courier's budget is for whoever has the poll now; only what was under way is asked for twice."""
+async def test_a_consumer_that_lost_a_partition_makes_no_more_of_its_polls(world: PollWorld) -> None:
+    """KFK-6: a courier's budget is for the present owner of a poll; only calls under way are made twice."""
     trackers = await publish(world, 90, rate="20/s", concurrency=1)
     asked: Counter[int] = Counter()
     answered = asyncio.Event()
@@ -211,11 +211,11 @@ async def test_who_lost_a_partition_asks_for_nothing_more_of_it(world: PollWorld
         answered.set()
         await eventually_async(lambda: all_done(world.pool, trackers), 40)
     await _check_effects(world.pool, trackers)
-    assert sum(asked.values()) <= 90 + 30, "of each partition what was asked until the first effect was refused"
+    assert sum(asked.values()) <= 90 + 30, "of each partition the calls until the first result was refused"
 
 
 async def test_the_mutant_without_the_epoch_is_caught(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the epoch taken out of the lock, the answers of one who was overtaken count."""
+    """Without the epoch in the lock the answers of an overtaken consumer count."""
     mutated = poll_source._SQL["hold"].replace(" AND p.epoch = u.epoch", "").replace("p.epoch", "u.epoch")
     assert "p.epoch" not in mutated
     monkeypatch.setattr(poll_source, "_SQL", MappingProxyType({**poll_source._SQL, "hold": mutated}))
@@ -255,21 +255,21 @@ async def _one_poll_stays_unfinished(world: PollWorld) -> None:
 
 
 async def test_offsets_never_pass_an_unfinished_poll(world: PollWorld) -> None:
-    """KFK-5: while one poll of a partition has no effect its offset stays; the others' move."""
+    """KFK-5: while one poll of a partition has no effect its offset stays; those of other partitions advance."""
     await _one_poll_stays_unfinished(world)
 
 
 async def test_the_mutant_that_commits_what_was_read_is_caught(
     world: PollWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With offsets that follow the reading instead of the effect, the same test fails."""
+    """Where offsets follow the reads instead of the effects, the same check fails."""
     monkeypatch.setattr(Progress, "position", property(lambda progress: progress._next))
     with pytest.raises(AssertionError, match="the offset passed a poll without an effect"):
         await _one_poll_stays_unfinished(world)
 
 
-async def test_polls_of_a_topic_that_is_made_again_under_a_consumer_are_carried_out(world: PollWorld) -> None:
-    """POL-1: their offsets begin at 0 again, below those that were read; they take no room, and offsets follow."""
+async def test_polls_of_a_topic_that_is_recreated_under_a_consumer_are_carried_out(world: PollWorld) -> None:
+    """POL-1: offsets begin at 0 again, below those that were read; no record keeps room, and offsets are committed."""
 
     async def ask(_: Poll) -> Answer:
         return Answer("moving")
@@ -296,7 +296,7 @@ async def test_polls_of_a_topic_that_is_made_again_under_a_consumer_are_carried_
 
 
 async def test_a_record_that_is_no_poll_is_skipped_and_blocks_nothing(world: PollWorld) -> None:
-    """What is not JSON, of another version or of nobody's partner is passed over, and the offsets pass it too."""
+    """What is not JSON, of another version or of an unknown partner is skipped, and the offsets pass it, too."""
     trackers = await publish(world, 30)
     await asyncio.to_thread(spoil, world)
 
@@ -307,15 +307,15 @@ async def test_a_record_that_is_no_poll_is_skipped_and_blocks_nothing(world: Pol
     source_of = kafka_source(world.bootstrap, world.prefix)
     async with running_consumer(world.url, functions={"acme": ask}, terms=LONG, source_of=source_of):
         await eventually_async(lambda: all_done(world.pool, trackers), 30)
-        behind = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
-        await eventually_async(behind, 20, what="the offsets are behind the last record")
+        committed_all = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
+        await eventually_async(committed_all, 20, what="the offset after the last record is committed")
     offsets.close()
     await _check_effects(world.pool, trackers)
 
 
 @pytest.mark.storm
-async def test_a_partner_that_nobody_serves_holds_up_nobody_for_longer_than_its_interval(world: PollWorld) -> None:
-    """Its polls are over when their trackers' next turn is due: counted, and the offsets go on."""
+async def test_polls_of_a_partner_that_no_consumer_serves_end_within_their_interval(world: PollWorld) -> None:
+    """They are superseded when their trackers' next poll is due: counted, and the offsets pass them."""
     trackers = await publish(world, 100)
     offsets, ends = Offsets(world), await _ends(world)
     await world.pool.execute(
@@ -324,8 +324,8 @@ async def test_a_partner_that_nobody_serves_holds_up_nobody_for_longer_than_its_
            UPDATE tickwright.poll_slots SET interval_minutes = 1 WHERE EXISTS (SELECT FROM wheel)"""
     )
     async with running_consumer(world.url, terms=LONG, source_of=kafka_source(world.bootstrap, world.prefix)):
-        behind = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
-        await eventually_async(behind, 90, what="the offsets are behind the last poll")
+        committed_all = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
+        await eventually_async(committed_all, 90, what="the offset after the last poll is committed")
     offsets.close()
     assert await done_times(world.pool, trackers) == Counter()
     assert (await slice_of(world.pool, trackers))["superseded"] == 100
@@ -340,7 +340,7 @@ async def test_overdue_polls_that_are_read_again_after_kill_9_are_counted_once(
     async with Courier() as courier:
         courier.be_silent()
         partner = {"http": http_of(courier), "timeout": "60s"}
-        fine = await publish(world, 30, **partner)  # in front of the others, so that no offset moves
+        fine = await publish(world, 30, **partner)  # before the others, so that no offset advances
         again = {"name": "nobody"} if seen_by == "the source" else partner
         over = await publish(world, 90, due="now() - interval '3 minutes'", **again)
         await world.pool.execute(
@@ -363,8 +363,8 @@ async def test_overdue_polls_that_are_read_again_after_kill_9_are_counted_once(
         source_of, offsets, ends = kafka_source(world.bootstrap, world.prefix), Offsets(world), await _ends(world)
         async with running_consumer(world.url, terms=LONG, source_of=source_of):
             await eventually_async(lambda: all_done(world.pool, fine), 60)
-            behind = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
-            await eventually_async(behind, 30, what="all is read again")
+            committed_all = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
+            await eventually_async(committed_all, 30, what="all is read again")
         offsets.close()
-        books = await slice_of(world.pool, over)
-        assert (books["selected"], books["polled"], books["superseded"]) == (90, 0, 90), "counted twice"
+        counts = await slice_of(world.pool, over)
+        assert (counts["selected"], counts["polled"], counts["superseded"]) == (90, 0, 90), "counted twice"

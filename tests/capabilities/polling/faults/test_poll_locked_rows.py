@@ -1,4 +1,4 @@
-"""Rows of trackers that another session keeps locked: each delays the answers for its own tracker, and nothing else."""
+"""Tracker rows that another session keeps locked: each delays the answers for its own tracker, and nothing else."""
 
 import asyncio
 from collections import Counter
@@ -24,8 +24,7 @@ from kit.consumers import (
 from kit.fix_app_roles import AppRole
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.capabilities.polling.consumer import result_writer as consumer_effects
-from tickwright.capabilities.polling.consumer import result_writer as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer
 from tickwright.store.pool import Pool
 
 CHANGE = "UPDATE tickwright.shipment_polling_tracker SET tracking_until = tracking_until - interval '1 s' WHERE id = $1"
@@ -34,7 +33,7 @@ MOVING = Answer("moving")
 
 @asynccontextmanager
 async def _locking(role: AppRole, *ids: int) -> AsyncIterator[None]:
-    """Lock rows as a role for plain SQL may, until the end of the block."""
+    """Lock rows as a role for plain SQL can, until the end of the block."""
     connection = await asyncpg.connect(role.url)
     try:
         async with connection.transaction():
@@ -50,7 +49,7 @@ async def _answers(_poll: Poll) -> Answer:
 
 
 async def _check_effects(pool: Pool, *all_trackers: Trackers) -> None:
-    """Each poll is in the ledger once, counted once, and told once."""
+    """Check that each poll is in the ledger once, is counted once, and has one event."""
     for trackers in all_trackers:
         assert await done_times(pool, trackers) == Counter(trackers.ids)
         assert (await slice_of(pool, trackers))["polled"] == len(trackers.ids)
@@ -59,7 +58,7 @@ async def _check_effects(pool: Pool, *all_trackers: Trackers) -> None:
 
 
 async def check_a_locked_tracker_delays_its_own_answer(role: AppRole, within_s: float) -> None:
-    """The others of its turn, of its partner and of other partners are written, and turns without it end."""
+    """Other answers of its group, its partner and other partners are written, and groups without it end."""
     asked: Counter[int] = Counter()
 
     async def ask(poll: Poll) -> Answer:
@@ -69,14 +68,14 @@ async def check_a_locked_tracker_delays_its_own_answer(role: AppRole, within_s: 
     async with running_consumer(role.owner_url, functions={"dhl": ask, "acme": ask}, terms=LONG) as side:
         mixed = await seed(side.pool, 20, name="dhl", due="now() + interval '3 seconds'")
         async with _locking(role, mixed.ids[7]):
-            await eventually_async(lambda: len(asked) == 20, what="all of the turn are asked")
+            await eventually_async(lambda: len(asked) == 20, what="all polls of the group are made")
             others = await seed(side.pool, 50, name="acme")
             await eventually_async(lambda: all_done(side.pool, others), within_s, what="other effects are written")
             await eventually_async(lambda: _waits(side, 1), within_s, what="one answer waits")
             assert set(mixed.ids) - set(await done_times(side.pool, mixed)) == {mixed.ids[7]}
             assert await side.pool.fetch("SELECT partner_no FROM tickwright.poll_queue") == [(mixed.partner_no,)]
             assert side.consumer.writer.backlog == 0, "answers for locked trackers keep a consumer from polling"
-        await eventually_async(lambda: queue_empty(side.pool), what="the turn ends behind its last answer")
+        await eventually_async(lambda: queue_empty(side.pool), what="the group ends after its last answer")
         await _check_effects(side.pool, mixed, others)
         assert set(asked.values()) == {1}
         assert side.consumer.writer.lost == 0
@@ -87,17 +86,17 @@ async def _waits(side: Consumer, count: int) -> bool:
 
 
 async def test_a_locked_tracker_delays_its_own_answer_only(app_role: AppRole) -> None:
-    """POL-1: for as long as it is locked; it is asked once, and has its effect once."""
+    """POL-1: while it is locked; its poll is made once, and has its effect once."""
     await check_a_locked_tracker_delays_its_own_answer(app_role, 60)
 
 
 async def test_the_suite_notices_effects_that_wait_for_a_locked_tracker(
     app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant of the cure: the statement waits for the row, and fails with all that is in it."""
-    mutated = consumer_store.SQL["write_results"].replace("SKIP LOCKED", "")
-    assert mutated != consumer_store.SQL["write_results"]
-    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_results": mutated}))
+    """The mutant: the statement waits for the locked row, and fails with all of its answers."""
+    mutated = result_writer.SQL["write_results"].replace("SKIP LOCKED", "")
+    assert mutated != result_writer.SQL["write_results"]
+    monkeypatch.setattr(result_writer, "SQL", MappingProxyType({**result_writer.SQL, "write_results": mutated}))
     with pytest.raises(AssertionError, match="other effects are written"):
         await check_a_locked_tracker_delays_its_own_answer(app_role, 10)
 
@@ -132,10 +131,10 @@ INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minute
 SELECT due_at + interval '1 minute', slot_id, partner_no, interval_minutes, selected FROM tickwright.poll_slices"""
 
 
-async def test_a_consumer_stops_behind_a_locked_tracker_and_another_one_polls_it(
+async def test_a_consumer_stops_with_a_locked_tracker_and_another_one_polls_it(
     app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The turn goes back with the poll whose answer is not written, and with no other."""
+    """The group is released with the poll whose answer is not written, and with no other."""
     monkeypatch.setattr("tickwright.capabilities.polling.consumer.consumer.DRAIN_S", 0.1)
     async with running_consumer(app_role.owner_url, functions={"acme": _answers}, terms=LONG) as side:
         trackers = await seed(side.pool, 5, due="now() + interval '2 seconds'")
@@ -149,16 +148,16 @@ async def test_a_consumer_stops_behind_a_locked_tracker_and_another_one_polls_it
         await _check_effects(side.pool, trackers)
 
 
-async def all_but(pool: Pool, trackers: Trackers, place: int) -> bool:
-    """Whether the ledger has every poll but one."""
-    return set(trackers.ids) - set(await done_times(pool, trackers)) == {trackers.ids[place]}
+async def all_but(pool: Pool, trackers: Trackers, index: int) -> bool:
+    """Return whether the ledger has every poll but one."""
+    return set(trackers.ids) - set(await done_times(pool, trackers)) == {trackers.ids[index]}
 
 
 async def test_answers_for_locked_trackers_beyond_a_bound_are_dropped_and_counted(
     app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is bounded, and nothing else stops: what is dropped counts as superseded."""
-    monkeypatch.setattr(consumer_effects, "LOCKED_MAX", 3)
+    """Memory is bounded, and other answers are written; dropped ones count as superseded."""
+    monkeypatch.setattr(result_writer, "LOCKED_MAX", 3)
     async with running_consumer(app_role.owner_url, functions={"acme": _answers}, terms=LONG) as side:
         trackers = await seed(side.pool, 10, due="now() + interval '3 seconds'")
         async with _locking(app_role, *trackers.ids[:8]):

@@ -1,4 +1,4 @@
-"""A courier that fails for hours, or that nobody here asks, beside others in the same partitions of the topic."""
+"""A courier that fails for hours, or that this process does not call, beside others in the same partitions."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from kit.kafka_consumers import hand_to_relay, kafka_source, publish
 from kit.kafka_polls import PollWorld, poll_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
+from tickwright.capabilities.polling.consumer import dispatcher
 from tickwright.partners.outcomes import Failed
 from tickwright.transports.kafka import poll_reader, poll_source
 
@@ -22,25 +22,25 @@ SECONDS, A_SECOND, FINE = 20, 30, 60
 
 @pytest.fixture
 async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
-    """A database and names in Kafka of the test's own."""
+    """A database and a Kafka prefix of the test's own."""
     async with poll_world(database_url, kafka_server.url, kafka_prefix) as made:
         yield made
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions and desks that are full after some dozens of polls, and waits of a moment."""
+    """Partitions and dispatchers that are full after a few dozen polls, and short waits."""
     monkeypatch.setattr(poll_reader, "HELD_MAX", 60)
     monkeypatch.setattr(poll_reader, "BATCH_MAX", 10)
     monkeypatch.setattr(poll_source, "PARK_FROM", 30)
     monkeypatch.setattr(poll_source, "PARK_AFTER_S", 0.5)
     monkeypatch.setattr(poll_source, "SWEEP_EVERY_S", 0.1)
-    monkeypatch.setattr(consumer_desk, "HELD_MAX", 20)
-    monkeypatch.setattr(consumer_desk, "RETRY", replace(consumer_desk.RETRY, base=timedelta(seconds=0.2)))
+    monkeypatch.setattr(dispatcher, "HELD_MAX", 20)
+    monkeypatch.setattr(dispatcher, "RETRY", replace(dispatcher.RETRY, base=timedelta(seconds=0.2)))
 
 
 class Couriers:
-    """Two couriers, one of which fails until it is told otherwise; they count who asked for what."""
+    """Two couriers, one of which fails until ``works`` is set; they count the polls that they answer."""
 
     def __init__(self) -> None:
         self.works = False
@@ -58,8 +58,8 @@ class Couriers:
         return Answer("moving")
 
 
-async def both(world: PollWorld) -> tuple[list[Trackers], Trackers]:
-    """Publish many polls of a courier that fails, of different seconds, and behind them some of one that works."""
+async def publish_both(world: PollWorld) -> tuple[list[Trackers], Trackers]:
+    """Publish many polls of a courier that fails, of different seconds, and then some of one that works."""
     breaker = {"open": "1s", "open_max": "1s"}
     down = [
         await hand_to_relay(world, A_SECOND, name="down", due=f"now() - interval '{n + 1} seconds'", breaker=breaker)
@@ -68,28 +68,28 @@ async def both(world: PollWorld) -> tuple[list[Trackers], Trackers]:
     return down, await publish(world, FINE, name="fine")
 
 
-async def done(world: PollWorld, turns: list[Trackers]) -> Counter[int]:
-    """Return how often the ledger says that each poll of several turns was done."""
-    return sum([await done_times(world.pool, trackers) for trackers in turns], Counter[int]())
+async def done(world: PollWorld, groups: list[Trackers]) -> Counter[int]:
+    """Return how often the ledger says that each poll of several groups was done."""
+    return sum([await done_times(world.pool, trackers) for trackers in groups], Counter[int]())
 
 
 @pytest.mark.storm
 @pytest.mark.usefixtures("small")
 async def test_a_courier_that_fails_holds_up_no_other_in_its_partitions(world: PollWorld) -> None:
-    """Its polls wait in the queue while the others are read on; when it works again each has its effect once."""
+    """Its polls are parked in the queue while others are read; when it works again each has its effect once."""
     await _one_fails_beside_the_other(world)
 
 
 @pytest.mark.usefixtures("small")
 async def test_the_mutant_that_parks_nothing_is_caught(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it the partitions are full of polls that nobody answers, and the same test fails."""
+    """Without parking the partitions fill with polls of the failing courier, and the same check fails."""
     monkeypatch.setattr(poll_source, "PARK_FROM", 10**9)
     with pytest.raises(AssertionError, match="the other courier's polls are done"):
         await _one_fails_beside_the_other(world)
 
 
 async def _one_fails_beside_the_other(world: PollWorld) -> None:
-    down, fine = await both(world)
+    down, fine = await publish_both(world)
     wanted = Counter(tracker for trackers in down for tracker in trackers.ids)
     couriers, source_of = Couriers(), kafka_source(world.bootstrap, world.prefix)
     functions = {"down": couriers.down, "fine": couriers.fine}
@@ -106,15 +106,15 @@ async def _one_fails_beside_the_other(world: PollWorld) -> None:
     assert sum([(await slice_of(world.pool, trackers))["polled"] for trackers in _one_a_minute(down)]) == len(wanted)
 
 
-def _one_a_minute(turns: list[Trackers]) -> list[Trackers]:
-    """Return one turn of each minute: the slice ledger counts by minutes."""
-    return list({trackers.slot_id: trackers for trackers in turns}.values())
+def _one_a_minute(groups: list[Trackers]) -> list[Trackers]:
+    """Return one group of each minute: the slice ledger counts by minutes."""
+    return list({trackers.slot_id: trackers for trackers in groups}.values())
 
 
 @pytest.mark.usefixtures("small")
-async def test_what_nobody_here_asks_for_somebody_else_takes_from_the_queue(world: PollWorld) -> None:
+async def test_polls_of_a_partner_without_a_function_here_are_parked_for_others(world: PollWorld) -> None:
     """A process that reads a partition hands over the polls of partners that only another process serves."""
-    down, fine = await both(world)
+    down, fine = await publish_both(world)
     couriers, source_of = Couriers(), kafka_source(world.bootstrap, world.prefix)
     couriers.works = True
     async with running_consumer(world.url, functions={"fine": couriers.fine}, terms=LONG, source_of=source_of):

@@ -1,4 +1,4 @@
-"""Where polls stand in Kafka: what the relay notes of its batches against what a consumer of our own reads."""
+"""Offsets of polls in Kafka: those that the relay notes for its batches are those that a consumer reads."""
 
 import asyncio
 import secrets
@@ -21,18 +21,18 @@ from tickwright.transports.kafka.topics import prepare_topics
 
 BATCHES = """SELECT batch_no, partition_count, partitions, first_offsets, last_offsets, topic
                FROM tickwright.poll_batches ORDER BY batch_no"""
-Places = dict[int, dict[int, tuple[int, int]]]
+BatchOffsets = dict[int, dict[int, tuple[int, int]]]
 
 
 @pytest.fixture
 async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
-    """A database, a topic."""
+    """A database and a topic."""
     async with poll_world(database_url, kafka_server.url, kafka_prefix) as world:
         yield world
 
 
-async def noted(world: PollWorld) -> Places:
-    """Return where each batch stands, as the relay noted it: first and last offset by partition."""
+async def noted(world: PollWorld) -> BatchOffsets:
+    """Return the first and last offset of each batch by partition, as the relay noted them."""
     return {
         row["batch_no"]: {
             number: (first, last)
@@ -42,8 +42,8 @@ async def noted(world: PollWorld) -> Places:
     }
 
 
-def found(seen: list[Seen]) -> Places:
-    """Return the same as a reader of the topic finds it."""
+def found(seen: list[Seen]) -> BatchOffsets:
+    """Return the same as a reader of the topic finds them."""
     offsets: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
         offsets[int(one.headers["batch_no"])][one.partition].append(one.offset)
@@ -58,7 +58,7 @@ def found(seen: list[Seen]) -> Places:
 async def test_a_keys_partition_is_the_one_that_the_producer_chooses(
     kafka_server: KafkaServer, kafka_prefix: str, partitions: int
 ) -> None:
-    """Ids of every length, and other keys: our own reckoning against the real producer's records."""
+    """Ids of every length, and other keys: our computation against records of the real producer."""
     terms = terms_of(kafka_server.url, kafka_prefix, partitions=partitions)
     topic = terms.topic("polls")
     assert await asyncio.to_thread(prepare_topics, terms, topic) == partitions
@@ -75,7 +75,7 @@ async def test_a_keys_partition_is_the_one_that_the_producer_chooses(
 
 
 async def test_the_relay_notes_where_each_batch_begins_and_ends(world: PollWorld) -> None:
-    """Of small batches and of one of which only the edges are reported; per partition, and nothing else."""
+    """For small batches, and for one with delivery reports of its edges only; per partition."""
     await world.fill(20, 10)
     async with world.running(world.relay()):
         await world.emptied()
@@ -91,8 +91,8 @@ async def test_the_relay_notes_where_each_batch_begins_and_ends(world: PollWorld
     assert {row["partition"]: row["end_offset"] - 1 for row in ends} == last
 
 
-async def test_the_ledger_says_in_which_batches_a_slots_turn_went(world: PollWorld) -> None:
-    """From the first to the last, per slot's minute and partner."""
+async def test_the_ledger_has_the_batch_numbers_of_a_slots_minute(world: PollWorld) -> None:
+    """The first and the last one, per slot's minute and partner."""
     await world.fill(30, 10)
     await world.fill(10, 10, partner="ups", first=5000)
     async with world.running(world.relay()):
@@ -109,8 +109,8 @@ async def test_the_ledger_says_in_which_batches_a_slots_turn_went(world: PollWor
     }
 
 
-async def test_a_batch_that_only_the_position_proves_is_noted_without_a_place(world: PollWorld) -> None:
-    """Whoever took over marks it, and was told nothing: better no place than a wrong one; the next one has its own."""
+async def test_a_batch_that_only_the_position_proves_is_noted_without_offsets(world: PollWorld) -> None:
+    """The next relay has no delivery reports: it notes no offsets rather than wrong ones; later batches have theirs."""
     stops = Stops()
     stops.close("relay.poll_batch_published")
     await world.fill(5, 7)
@@ -126,10 +126,8 @@ async def test_a_batch_that_only_the_position_proves_is_noted_without_a_place(wo
     assert await noted(world) == found(seen) | {1: {}}
 
 
-async def test_a_batch_that_was_in_doubt_is_noted_where_its_records_went(
-    world: PollWorld, kafka_server: KafkaServer
-) -> None:
-    """The answer to the commit is lost; whoever was in doubt had the reports, and the position proves the batch."""
+async def test_a_batch_that_was_in_doubt_is_noted_with_its_offsets(world: PollWorld, kafka_server: KafkaServer) -> None:
+    """The answer to the commit is lost; the relay has the delivery reports, and the position proves the batch."""
     await world.fill(10, 7)
     async with KafkaProxy(kafka_server.direct_port, kafka_server.proxy_port) as proxy:
         proxy.lose_answer_of(END_TXN)
@@ -143,8 +141,8 @@ async def test_a_batch_that_was_in_doubt_is_noted_where_its_records_went(
     assert relay.counters.opened >= 2
 
 
-async def test_a_topic_that_was_given_more_partitions_is_counted_anew(world: PollWorld) -> None:
-    """The number that a batch is noted with is the one that its trackers' partitions follow from, under one relay."""
+async def test_a_batch_is_noted_with_the_partition_count_of_its_records(world: PollWorld) -> None:
+    """Partitions are added under a running relay: a batch has the count from which its records' partitions follow."""
     await world.fill(20, 10)
     log = world.log()
     async with world.running(world.relay(log=log)):
@@ -155,11 +153,11 @@ async def test_a_topic_that_was_given_more_partitions_is_counted_anew(world: Pol
         session = log._session
         assert session is not None
 
-        def heard() -> bool:  # the producer would ask by itself within five minutes
+        def has_new_partitions() -> bool:  # the producer would ask by itself within five minutes
             assert session._producer is not None
             return len(session._producer.list_topics(world.topic, timeout=10).topics[world.topic].partitions) == 6
 
-        await eventually_async(lambda: session.call(heard))
+        await eventually_async(lambda: session.call(has_new_partitions))
         await world.fill(20, 10, first=1000)
         await world.emptied()
     counts = {row["batch_no"]: row["partition_count"] for row in await world.pool.fetch(BATCHES)}
@@ -169,7 +167,7 @@ async def test_a_topic_that_was_given_more_partitions_is_counted_anew(world: Pol
 
 
 async def test_only_the_last_batches_are_kept(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With each new one the old ones go: the table never has more than its bound."""
+    """Each new batch deletes old ones: the table never exceeds its bound."""
     monkeypatch.setattr("tickwright.capabilities.polling.relay.batches.BATCHES_KEPT", 3)
     await world.fill(60, 10)
     async with world.running(world.relay()) as relay:

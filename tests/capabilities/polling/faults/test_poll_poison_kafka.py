@@ -1,4 +1,4 @@
-"""Records that somebody else writes to the relay's topics: none stops the polls of others, or fills the memory."""
+"""Records of other programs on the relay's topics: none stops other polls, or fills the memory."""
 
 import asyncio
 import json
@@ -48,13 +48,13 @@ POLL = (
 
 @pytest.fixture
 async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
-    """A database and names in Kafka of the test's own."""
+    """A database and a Kafka prefix of the test's own."""
     async with poll_world(database_url, kafka_server.url, kafka_prefix) as made:
         yield made
 
 
 async def answer(_: Poll) -> Answer:
-    """Be a courier."""
+    """Answer as a courier."""
     return Answer("moving")
 
 
@@ -66,8 +66,8 @@ def put(bootstrap: str, topic: str, value: bytes | None, partitions: int = PARTI
     assert producer.flush(10) == 0
 
 
-async def test_a_header_name_that_is_no_text_ends_no_process(world: PollWorld, tmp_path: Path) -> None:
-    """Asked for its headers the client library faults in memory, again after each start: nobody asks for them."""
+async def test_a_header_name_that_is_no_text_crashes_no_process(world: PollWorld, tmp_path: Path) -> None:
+    """Reading its headers crashes the client library, again after each start: the consumer does not read them."""
     async with Courier() as courier:
         trackers = await publish(world, 60, http=http_of(courier))
         made = kafka_raw.batch(kafka_raw.record(b"{}", [(b"\xff\xfe", b"1")]))
@@ -87,8 +87,8 @@ async def test_a_header_name_that_is_no_text_ends_no_process(world: PollWorld, t
             kill_group(child.process)
 
 
-async def test_a_record_that_cannot_be_read_is_stepped_over(world: PollWorld) -> None:
-    """Brackets deeper than a reader goes, and names that no column holds: counted, and the same thread reads on."""
+async def test_a_record_that_cannot_be_read_is_skipped(world: PollWorld) -> None:
+    """Brackets that nest too deeply, names too long for a column: counted, and the same thread reads on."""
     await world.log().open(0)
     for more in (b',"x":' + b"[" * 1500 + b"]" * 1500, b',"external_id":"' + b"x" * 300_000 + b'"'):
         await asyncio.to_thread(put, world.bootstrap, world.topic, POLL % more)
@@ -102,19 +102,19 @@ async def test_a_record_that_cannot_be_read_is_stepped_over(world: PollWorld) ->
     async with running_consumer(world.url, functions={"acme": answer}, terms=LONG, source_of=make):
         await eventually_async(lambda: all_done(world.pool, trackers), 30)
         assert sources[0].counts.reader.unreadable == 2 * PARTITIONS
-        assert sources[0].counts.reader.records == 60 + 2 * PARTITIONS, "each was read once: no thread ended over one"
+        assert sources[0].counts.reader.records == 60 + 2 * PARTITIONS, "each was read once: none ended a thread"
     assert await done_times(world.pool, trackers) == Counter(trackers.ids)
 
 
-async def test_polls_of_a_relay_that_says_slots_in_headers_only_are_carried_out(world: PollWorld) -> None:
+async def test_polls_with_their_slot_in_a_header_only_are_carried_out(world: PollWorld) -> None:
     """Records of release 0.1: their slots are those of their trackers, and the ledger counts them there."""
     trackers = await hand_to_relay(world, 30)
     await world.log().open(0)
     producer = Producer({"bootstrap.servers": world.bootstrap, "log_level": 0})
     due_at = trackers.due_at.strftime("%Y-%m-%dT%H:%M:%SZ")
     for tracker_id, name in zip([*trackers.ids, 10**9], [*trackers.external_ids, "gone"], strict=True):
-        told = {"tracker_id": tracker_id, "due_at": due_at, "partner": "acme", "account_id": "shop"}
-        value = {"version": 1, "id": f"poll_{tracker_id}", "external_id": name, **told}
+        common = {"tracker_id": tracker_id, "due_at": due_at, "partner": "acme", "account_id": "shop"}
+        value = {"version": 1, "id": f"poll_{tracker_id}", "external_id": name, **common}
         producer.produce(world.topic, json.dumps(value), partition=tracker_id % PARTITIONS)
     assert producer.flush(10) == 0
     offsets = Offsets(world)
@@ -122,7 +122,7 @@ async def test_polls_of_a_relay_that_says_slots_in_headers_only_are_carried_out(
     async with running_consumer(world.url, functions={"acme": answer}, terms=LONG, source_of=source_of):
         await eventually_async(lambda: all_done(world.pool, trackers), 30)
         read = lambda: sum(offsets.committed().values()) == 31  # noqa: E731
-        await eventually_async(read, 20, what="the offsets pass also the poll of no tracker")
+        await eventually_async(read, 20, what="the offsets also pass the poll without a tracker")
     offsets.close()
     assert (await slice_of(world.pool, trackers))["polled"] == 30
 
@@ -130,22 +130,22 @@ async def test_polls_of_a_relay_that_says_slots_in_headers_only_are_carried_out(
 def put_again(
     world: PollWorld, trackers: Trackers, times: int, *, ahead_s: int = 0, slot_id: int | None = None
 ) -> None:
-    """Put each poll of a turn on the topic that often more, of this or of a turn that nobody selected; blocks."""
+    """Put ``times`` copies of each poll on the topic, with another due second or slot if given; blocks."""
     producer = Producer({"bootstrap.servers": world.bootstrap, "log_level": 0})
     due_at = trackers.due_at + timedelta(seconds=ahead_s)
-    told = {
+    common = {
         "due_at": due_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "slot_id": trackers.slot_id if slot_id is None else slot_id,
     }
-    told |= {"partner": "acme", "account_id": "shop"}
+    common |= {"partner": "acme", "account_id": "shop"}
     for tracker_id, name in zip(trackers.ids * times, trackers.external_ids * times, strict=True):
-        value = {"version": 1, "id": f"poll_{tracker_id}", "tracker_id": tracker_id, "external_id": name, **told}
+        value = {"version": 1, "id": f"poll_{tracker_id}", "tracker_id": tracker_id, "external_id": name, **common}
         producer.produce(world.topic, json.dumps(value), b"%d" % tracker_id)
     assert producer.flush(10) == 0
 
 
-async def test_polls_that_stand_there_again_are_passed(world: PollWorld) -> None:
-    """A stranger's copies, a batch that was sent twice: one effect each, and the offsets pass them all."""
+async def test_copies_of_polls_on_the_topic_are_passed(world: PollWorld) -> None:
+    """Copies by another program, or a batch sent twice: each poll has one effect, and the offsets pass all copies."""
     trackers = await publish(world, 60)
     await asyncio.to_thread(put_again, world, trackers, 3)
     offsets = Offsets(world)
@@ -168,10 +168,10 @@ NO_SLOT = 1_999_999_999
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("ahead_s", "slot_id"), [(7200, None), (7200, NO_SLOT), (30, NO_SLOT), (-5, NO_SLOT)])
-async def test_nobody_is_asked_for_a_turn_that_no_relay_sends(
+async def test_no_partner_is_called_for_a_poll_that_no_relay_sends(
     world: PollWorld, ahead_s: int, slot_id: int | None
 ) -> None:
-    """Due ahead, or of a slot that does not exist: such polls of a tracker that fails would fill its partner's desk."""
+    """Due ahead, or of a slot that does not exist: if its tracker fails, such polls would fill its dispatcher."""
     trackers, asked = await publish(world, 30), set[Any]()
     await asyncio.to_thread(put_again, world, trackers, 1, ahead_s=ahead_s, slot_id=slot_id)
 
@@ -190,24 +190,24 @@ async def test_nobody_is_asked_for_a_turn_that_no_relay_sends(
     assert asked == {trackers.due_at}
 
 
-async def test_what_waits_and_is_due_ahead_is_over_and_counts_nowhere(world: PollWorld) -> None:
-    """What a relay sent is due now at the latest; a clock may differ by a minute."""
+async def test_waiting_polls_that_are_due_ahead_are_dropped_and_not_counted(world: PollWorld) -> None:
+    """A relay sends no poll before its second; clocks may differ by a minute."""
     trackers = await publish(world, 30)
     dues = [trackers.due_at + timedelta(seconds=ahead_s) for ahead_s in (0, 30, 7200)]
-    places = [trackers.slot_id] * 3, dues, [trackers.partner_no] * 3, [10] * 3
-    assert [row["n"] for row in await world.pool.fetch(COUNT_OVER, *places)] == [3]
+    groups = [trackers.slot_id] * 3, dues, [trackers.partner_no] * 3, [10] * 3
+    assert [row["n"] for row in await world.pool.fetch(COUNT_OVER, *groups)] == [3]
     assert (await slice_of(world.pool, trackers))["superseded"] == 0
 
 
 async def test_consumers_of_both_releases_find_the_slot_of_a_poll(world: PollWorld) -> None:
-    """In the value, and still in the header."""
+    """It is in the value, and still in the header."""
     trackers = await publish(world, 5)
     slot = trackers.slot_id
     assert [(one.value["slot_id"], int(one.headers["slot_id"])) for one in await world.seen()] == [(slot, slot)] * 5
 
 
 def settings_of(world: PollWorld, topic: str) -> str:
-    """Return how a topic compresses; blocks."""
+    """Return the compression type of a topic; blocks."""
     admin = AdminClient({"bootstrap.servers": world.bootstrap, "log_level": 0})
     (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     return str(found.result(10)[COMPRESSION].value)
@@ -215,8 +215,8 @@ def settings_of(world: PollWorld, topic: str) -> str:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("made_by", ["this release", "an earlier release"])
-async def test_what_is_small_only_while_it_is_packed_is_refused_by_the_broker(world: PollWorld, made_by: str) -> None:
-    """Of a few kilobytes a reader would have to make 64 MB. Topics that are there are altered by the relay."""
+async def test_the_broker_refuses_compressed_records(world: PollWorld, made_by: str) -> None:
+    """A few kilobytes would become 64 MB in a reader. The relay alters topics that exist."""
     await publish(world, 5)
     packed = await asyncio.to_thread(kafka_raw.bomb, 64 << 20)
     if made_by == "an earlier release":
@@ -234,7 +234,7 @@ async def test_what_is_small_only_while_it_is_packed_is_refused_by_the_broker(wo
 
 
 async def test_a_topic_that_may_not_be_altered_is_refused(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made by an earlier release, and the relay may not alter topics: it says what to set, and goes on once it is."""
+    """An earlier release made it, and the relay may not alter it: the error says what to set, and then it works."""
 
     class Forbidding(AdminClient):
         def incremental_alter_configs(self, resources: Any, *_: Any, **__: Any) -> Any:
@@ -270,33 +270,33 @@ async def test_a_topic_that_may_not_be_altered_is_refused(world: PollWorld, monk
         pytest.param(b'{"more":' + b"[" * 3000, UNREADABLE, id="deep"),
     ],
 )
-async def test_a_position_that_is_none_is_refused_until_it_is_written_again(
+async def test_an_invalid_position_is_refused_until_it_is_written_again(
     world: PollWorld, value: bytes | None, problem: str
 ) -> None:
-    """The relay says why it goes on no more; reconciled, it goes on where it was, and no poll is lost or doubled."""
+    """The relay reports why it is blocked; once reconciled it continues, and no poll is lost or doubled."""
     await world.fill(30, 10)
     async with world.running(world.relay()):
         await world.emptied()
     await asyncio.to_thread(put, world.bootstrap, world.positions, value, 1)
     await world.fill(5, 10, first=1000)
-    desk = PollRelayAdmin(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log)
+    admin_commands = PollRelayAdmin(world.pool, Leases(world.pool, owner="admin", terms=LONG), world.log)
     relay = world.relay()
     async with world.running(relay):
         refused = lambda: relay.refusal is not None and relay.refusal.code == problem  # noqa: E731
-        await eventually_async(refused, 30, what="it says why")
-        (view,) = await desk.list()
+        await eventually_async(refused, 30, what="it reports why")
+        (view,) = await admin_commands.list()
         assert (view.problem, view.waiting) == (problem, 50)
-        plan = await desk.reconcile(ReconcileRequest(), caller=Caller("ann", Role.OPERATOR))
+        plan = await admin_commands.reconcile(ReconcileRequest(), caller=Caller("ann", Role.OPERATOR))
         assert (plan.problem, plan.applied, plan.adopted) == (problem, False, 3)
-        await desk.reconcile(ReconcileRequest(apply=True), caller=Caller("ann", Role.OPERATOR))
+        await admin_commands.reconcile(ReconcileRequest(apply=True), caller=Caller("ann", Role.OPERATOR))
         await world.emptied()
     await world.check()
 
 
-async def test_the_mutant_that_takes_brackets_for_a_position_is_caught(
+async def test_the_mutant_that_crashes_on_nested_brackets_is_caught(
     world: PollWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the guard the relay would end with an error that is nobody's."""
+    """Without the guard the relay would crash."""
     await world.log().open(0)
     await asyncio.to_thread(put, world.bootstrap, world.positions, b'{"more":' + b"[" * 3000, 1)
     mutate(monkeypatch, transactions._read, ", ValueError, RecursionError)", ", ValueError)")
@@ -315,7 +315,7 @@ def begin_beside(world: PollWorld) -> Producer:
 
 
 async def _is_held_by_another_transaction(world: PollWorld) -> None:
-    """A relay ends between Kafka's commit and its mark while another's transaction hides its position."""
+    """A relay ends between Kafka's commit and its mark while another program's transaction hides its position."""
     published = "relay.poll_batch_published"
     stops = Stops()
     await world.fill(3, 10)
@@ -340,14 +340,14 @@ async def _is_held_by_another_transaction(world: PollWorld) -> None:
 
 
 async def test_the_relay_waits_while_another_transaction_hides_its_position(world: PollWorld) -> None:
-    """K2: what is committed behind an open transaction is not readable yet, and an old position is not the last one."""
+    """K2: a position that is committed after an open transaction is not readable yet; an older one is not the last."""
     await _is_held_by_another_transaction(world)
 
 
-async def test_the_mutant_that_takes_what_is_readable_for_all_is_caught(
+async def test_the_mutant_that_trusts_the_last_readable_position_is_caught(
     world: PollWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the last readable record for the last one, a batch is sent twice."""
+    """Where the last readable record counts as the last one, a batch is sent twice."""
     mutate(monkeypatch, transactions._last_from, "(message.offset() or 0) < end", "False")
     with pytest.raises(AssertionError, match="K2 broken"):
         await _is_held_by_another_transaction(world)

@@ -1,4 +1,4 @@
-"""The relay of polls where nothing fails: what is on the topic, when, and in which bytes."""
+"""The poll relay without faults: what is on the topic, when, and in which bytes."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ from kit.waiting import eventually_async
 
 @pytest.fixture
 async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
-    """A database, a topic."""
+    """A database and a topic."""
     async with poll_world(database_url, kafka_server.url, kafka_prefix) as world:
         yield world
 
@@ -44,7 +44,7 @@ async def test_nothing_leaves_before_its_second_and_all_leaves_soon_after(world:
         await world.fill(10, 2, first=1000, release_in_s=1.0)
         rows = await world.pool.fetch("SELECT unnest(ids) AS id, release_at FROM tickwright.scheduler_outbox")
         await world.emptied()
-    assert len(rows) == 20, "none of them went before it was looked at"
+    assert len(rows) == 20, "none was published before the rows were read"
     sent_at = {one.value["tracker_id"]: one.at for one in await world.check()}
     late_s = [(sent_at[row["id"]] - row["release_at"]).total_seconds() for row in rows]
     assert min(late_s) > -0.002, "a record's time has whole milliseconds"
@@ -58,17 +58,17 @@ async def test_one_key_has_one_partition_and_its_polls_are_in_order(world: PollW
     async with world.running(world.relay()):
         await world.emptied()
     seen = await world.check()
-    places: dict[bytes, list[tuple[int, int, str]]] = {}
+    records: dict[bytes, list[tuple[int, int, str]]] = {}
     for one in seen:
-        places.setdefault(one.key, []).append((one.partition, one.offset, one.value["due_at"]))
-    for found in places.values():
+        records.setdefault(one.key, []).append((one.partition, one.offset, one.value["due_at"]))
+    for found in records.values():
         assert len({partition for partition, _, _ in found}) == 1
         dues = [due_at for _, _, due_at in sorted(found)]
         assert dues == sorted(dues)
 
 
 async def test_two_attempts_of_a_batch_have_the_same_bytes(world: PollWorld) -> None:
-    """What was sent and did not count is byte for byte what counts; only the headers of the attempt differ."""
+    """An attempt that does not count has the bytes of the one that counts; only its headers differ."""
     await world.fill(10, 7)
     stops = Stops()
     stops.close("relay.poll_batch_frozen")
@@ -89,8 +89,8 @@ async def test_two_attempts_of_a_batch_have_the_same_bytes(world: PollWorld) -> 
     await world.check()
 
 
-async def test_of_missed_turns_only_the_last_is_published(world: PollWorld) -> None:
-    """The relay was away for 30 turns of 50 trackers: each is polled once, and the ledger says what was dropped."""
+async def test_of_the_missed_polls_of_a_tracker_only_the_last_is_published(world: PollWorld) -> None:
+    """The relay was stopped for 30 polls of each of 50 trackers: each is polled once, the ledger counts the rest."""
     await world.fill_turns(30, 50)
     async with world.running(world.relay()) as relay:
         await world.emptied()
@@ -99,15 +99,15 @@ async def test_of_missed_turns_only_the_last_is_published(world: PollWorld) -> N
     assert await world.superseded() == [50] * 29 + [0]
 
 
-async def test_the_outbox_stays_bounded_while_kafka_is_away(world: PollWorld) -> None:
-    """Nothing can be published: what is superseded goes all the same, and the last turn waits for the broker."""
+async def test_the_outbox_stays_bounded_while_kafka_is_unavailable(world: PollWorld) -> None:
+    """Nothing is published: superseded polls are dropped all the same, and the last ones wait for the broker."""
     await world.fill_turns(30, 50)
     async with world.running(world.relay(log_terms={"bootstrap": "127.0.0.1:1"})) as relay:
 
         async def bounded() -> bool:
             return await world.pending() == 50
 
-        await eventually_async(bounded, 20, what="only the last turn waits")
+        await eventually_async(bounded, 20, what="only the last polls wait")
         assert relay.counters.published == 0
     async with world.running(world.relay()):
         await world.emptied()
@@ -115,7 +115,7 @@ async def test_the_outbox_stays_bounded_while_kafka_is_away(world: PollWorld) ->
 
 
 async def test_what_is_superseded_while_the_relay_works_is_not_frozen(world: PollWorld) -> None:
-    """The log is open, and a backlog comes late: looked at before every batch, not only when the log is opened."""
+    """A backlog arrives while the log is open: it is checked before every batch, not only when the log is opened."""
     marked = "relay.poll_batch_marked"
     stops = Stops()
     stops.close(marked)

@@ -1,4 +1,4 @@
-"""The relay of polls killed, paused, cut off and restarted: every poll exactly once on the topic."""
+"""The poll relay is killed, paused, disconnected and restarted: every poll is on the topic exactly once."""
 
 import asyncio
 import os
@@ -34,14 +34,14 @@ ONLY_MARKERS_BYTES = 120  # Kafka's own mark of an ended transaction has 78, and
 
 @pytest.fixture
 async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
-    """A database, a topic."""
+    """A database and a topic."""
     async with poll_world(database_url, kafka_server.url, kafka_prefix) as world:
         yield world
 
 
 @pytest.fixture
 async def proxy(kafka_server: KafkaServer) -> AsyncIterator[KafkaProxy]:
-    """What stands between a relay and Kafka."""
+    """A proxy between a relay and Kafka."""
     async with KafkaProxy(kafka_server.direct_port, kafka_server.proxy_port) as proxy:
         yield proxy
 
@@ -51,7 +51,7 @@ async def proxy(kafka_server: KafkaServer) -> AsyncIterator[KafkaProxy]:
 async def test_a_relay_killed_between_two_effects_loses_and_doubles_nothing(
     world: PollWorld, tmp_path: Path, probe: str
 ) -> None:
-    """After kill -9 at each probe the next goes on: the position says what is in, the frozen batch goes as it is."""
+    """After kill -9 at each probe the next relay reads the position, and sends the frozen batch unchanged."""
     await world.fill(60, 7)
     child = world.child(tmp_path, 2, probe, 1 if probe == "lease.taken" else 2)
     try:
@@ -67,7 +67,7 @@ async def test_a_relay_killed_between_two_effects_loses_and_doubles_nothing(
 
 @pytest.mark.storm
 async def test_a_relay_paused_past_its_lease_is_fenced_and_doubles_nothing(world: PollWorld, tmp_path: Path) -> None:
-    """SIGSTOP in the middle of the work, another takes over, SIGCONT: what the zombie still commits does not count."""
+    """SIGSTOP during its work, another relay takes over, SIGCONT: what the zombie still commits does not count."""
     await world.fill(60, 200)
     child = world.child(tmp_path, 2)
 
@@ -78,7 +78,7 @@ async def test_a_relay_paused_past_its_lease_is_fenced_and_doubles_nothing(world
         await eventually_async(begun, 30, what="the child is at work")
         os.kill(child.pid, signal.SIGSTOP)
         async with world.running(world.relay(terms=BRIEF)) as relay:
-            await eventually_async(lambda: relay.counters.published > 0, 30, what="another has taken over")
+            await eventually_async(lambda: relay.counters.published > 0, 30, what="another relay has taken over")
             os.kill(child.pid, signal.SIGCONT)
             await world.emptied()
             await world.fill(10, 7, first=100_000)
@@ -90,17 +90,17 @@ async def test_a_relay_paused_past_its_lease_is_fenced_and_doubles_nothing(world
 
 
 async def test_a_zombie_that_commits_late_is_fenced_by_kafka(world: PollWorld) -> None:
-    """Overtaken between freeze and publish, without knowing it: its batch is refused, and its successor sends it."""
+    """Overtaken between freeze and publish, without knowing it: Kafka refuses its batch, and its successor sends it."""
     await check_late_commit(world)
 
 
 async def test_a_zombie_that_wakes_after_its_commit_marks_nothing(world: PollWorld) -> None:
-    """Overtaken between commit and mark: the position told its successor, and the late mark counts nothing."""
+    """Overtaken between commit and mark: its successor has read the position, and the late mark counts nothing."""
     await check_overtaken_after_commit(world)
 
 
 async def test_a_relay_that_was_fenced_by_mistake_takes_over_again(world: PollWorld) -> None:
-    """Somebody opened its shard without its lease: it begins again from the lease, and nothing comes twice."""
+    """Another program opens its shard without its lease: it begins again from the lease, and no poll comes twice."""
     stops = Stops()
     stops.close(FROZEN)
     await world.fill(20, 10)
@@ -119,14 +119,14 @@ async def test_a_relay_that_was_fenced_by_mistake_takes_over_again(world: PollWo
 async def test_a_commit_whose_answer_is_lost_is_read_back_and_not_sent_again(
     world: PollWorld, kafka_server: KafkaServer, proxy: KafkaProxy
 ) -> None:
-    """The broker has committed, the relay never hears of it: a doubt, and the position says that the batch is in."""
+    """The broker commits and its answer is lost: a doubt, and the position proves that the batch is on the topic."""
     await check_lost_answer(world, kafka_server.proxied_url, proxy)
 
 
 async def test_a_commit_that_is_held_and_arrives_late_doubles_nothing(
     world: PollWorld, kafka_server: KafkaServer, proxy: KafkaProxy
 ) -> None:
-    """The commit reaches the broker after its producer was given up: fenced, and the same batch went in before."""
+    """The commit reaches the broker after its producer was discarded: it is fenced; the same batch was sent before."""
     await world.fill(20, 7)
     proxy.hold_request(END_TXN)
     relay = world.relay(log_terms={"bootstrap": kafka_server.proxied_url, **SHORT})
@@ -142,10 +142,10 @@ async def test_a_commit_that_is_held_and_arrives_late_doubles_nothing(
 
 
 @pytest.mark.storm
-async def test_a_held_commit_that_was_done_after_all_is_found_done(
+async def test_a_held_commit_that_is_carried_out_late_is_found_in_the_position(
     world: PollWorld, kafka_server: KafkaServer, proxy: KafkaProxy
 ) -> None:
-    """The same relay, its commit released before it looks: it hears from the position and sends nothing twice."""
+    """The commit is released before the relay reads the position, so it sends nothing twice."""
     await world.fill(20, 7)
     proxy.hold_request(END_TXN)
     relay = world.relay(log_terms={"bootstrap": kafka_server.proxied_url, **SHORT})
@@ -175,7 +175,7 @@ async def test_a_commit_that_arrives_while_the_log_is_opened_again_is_found(
 async def test_a_kafka_that_is_far_gets_each_poll_once(
     world: PollWorld, kafka_server: KafkaServer, proxy: KafkaProxy, each_way_s: float
 ) -> None:
-    """Batches go out slowly, or stand in doubt until the way is shorter; none is torn, lost or doubled."""
+    """Batches are sent slowly, or are in doubt until the delay ends; none is torn, lost or doubled."""
     relay = world.relay(log_terms={"bootstrap": kafka_server.proxied_url, **SHORT})
     await world.fill(1, 7)
     async with world.running(relay):
@@ -183,7 +183,9 @@ async def test_a_kafka_that_is_far_gets_each_poll_once(
         proxy.delay(each_way_s)
         await world.fill(20, 7, first=1000)
         if each_way_s > 1:
-            await eventually_async(lambda: relay.counters.doubts + (relay.refusal is not None), 60, what="it stands")
+            await eventually_async(
+                lambda: relay.counters.doubts + (relay.refusal is not None), 60, what="it is blocked"
+            )
             proxy.heal()
         await world.emptied(60)
     await world.check()
@@ -217,14 +219,14 @@ async def test_what_was_frozen_and_not_sent_is_sent_by_the_next(world: PollWorld
 
 
 async def test_a_topic_that_refuses_records_stops_the_batch_and_tears_nothing(world: PollWorld) -> None:
-    """Records too large for the topic: nothing of the batch is seen, the relay says so, and goes on when mended."""
+    """Records too large for the topic: nothing of the batch is visible, the relay reports it, and later goes on."""
     await world.fill(5, 7)
     relay = world.relay(log_terms=SHORT)
     async with world.running(relay):
         await world.emptied()
         await world.take_at_most(ONLY_MARKERS_BYTES)
         await world.fill(5, 7, first=1000)
-        await eventually_async(lambda: relay.refusal is not None, 30, what="the relay says that it stands")
+        await eventually_async(lambda: relay.refusal is not None, 30, what="the relay reports that it is blocked")
         assert len(await world.seen()) == 35
         await world.take_at_most(1_000_000)
         await world.emptied()
@@ -233,7 +235,7 @@ async def test_a_topic_that_refuses_records_stops_the_batch_and_tears_nothing(wo
 
 
 async def test_a_full_batch_passes_a_topic_that_takes_no_large_sets(world: PollWorld) -> None:
-    """Small records in company make no set that the topic refuses: the batch would be sent again and again."""
+    """Small records together make no set too large for the topic: it would be refused again and again."""
     relay = world.relay(bounds=BatchBounds(), log_terms={**SHORT, "partitions": 1})
     async with world.running(relay):
         await eventually_async(lambda: relay.counters.opened, what="the topic is made")
@@ -250,7 +252,7 @@ async def test_a_full_batch_passes_a_topic_that_takes_no_large_sets(world: PollW
 async def test_a_broker_killed_in_the_middle_and_started_again_loses_nothing(
     database_url: str, kafka_of_my_own: KafkaServer, kafka_prefix: str
 ) -> None:
-    """The only broker dies while batches go out: the relay stands, and goes on by itself when it is back."""
+    """The only broker dies while batches are sent: the relay is blocked until the broker is back."""
     async with poll_world(database_url, kafka_of_my_own.url, kafka_prefix) as world:
         await world.fill(60, 300)
         relay = world.relay(log_terms={"wait_s": 5.0})
@@ -264,7 +266,7 @@ async def test_a_broker_killed_in_the_middle_and_started_again_loses_nothing(
 
 
 @pytest.mark.timeout(240)
-async def test_brokers_killed_in_turn_lose_and_double_nothing(
+async def test_brokers_killed_one_after_the_other_lose_and_double_nothing(
     database_url: str, kafka_cluster: KafkaServer, kafka_prefix: str
 ) -> None:
     """Three replicas, two in sync: each broker dies once while batches go out and comes back with what it had."""
@@ -286,11 +288,11 @@ async def test_brokers_killed_in_turn_lose_and_double_nothing(
 
 @pytest.mark.storm
 @pytest.mark.timeout(240)
-async def test_a_storm_of_kills_at_every_probe_keeps_the_books(world: PollWorld, tmp_path: Path) -> None:
-    """Relay after relay dies at one probe or another while polls keep coming; the last one brings the rest."""
-    places = [(FROZEN, 1), (PUBLISHED, 1), (MARKED, 2), (PUBLISHED, 3), (FROZEN, 2), (MARKED, 1)]
-    for turn, (probe, times) in enumerate(places):
-        await world.fill(20, 20, first=turn * 10_000 + 1)
+async def test_a_storm_of_kills_at_every_probe_loses_and_doubles_nothing(world: PollWorld, tmp_path: Path) -> None:
+    """One relay after the other is killed at a probe while polls keep coming; the last one publishes the rest."""
+    kills = [(FROZEN, 1), (PUBLISHED, 1), (MARKED, 2), (PUBLISHED, 3), (FROZEN, 2), (MARKED, 1)]
+    for number, (probe, times) in enumerate(kills):
+        await world.fill(20, 20, first=number * 10_000 + 1)
         child = world.child(tmp_path, 2, probe, times)
         try:
             await eventually_async(lambda child=child: child.poll() == DIED, 40, what=f"dead at {probe}")  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The relay of polls without Kafka: released rows go into the queue inside PostgreSQL, exactly once by construction."""
+"""The poll relay without Kafka: released rows go into the queue inside PostgreSQL, exactly once by construction."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from kit.kafka_polls import CONSERVED, PollWorld, poll_world
 from kit.leases import LONG, run_out
 from kit.probes import Stops
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.relay import batches as relay_store
+from tickwright.capabilities.polling.relay import batches as relay_batches
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Leases
 from tickwright.ports.service import NO_PROBE, Probe
@@ -26,7 +26,7 @@ SELECT due_at, slot_id, partner_no, ARRAY[1], ARRAY[1], ARRAY['1']
         UNION ALL
         SELECT clock_timestamp() + interval '2 days', 600) AS forged (due_at, slot_id)
 """
-"""More polls than a sweep looks at, of a slot that is none; and one that no consumer may ever take."""
+"""More polls than a sweep reads, of a slot that does not exist; and one that is due too far ahead to be taken."""
 QUEUED = "SELECT unnest(ids) AS id, date_part('epoch', due_at)::bigint AS due FROM tickwright.poll_queue"
 
 
@@ -90,22 +90,22 @@ async def test_an_overtaken_relay_moves_nothing_twice(world: PollWorld) -> None:
     assert set(found) == world.expected
 
 
-async def test_the_books_balance_while_connections_are_cut(world: PollWorld) -> None:
-    """Selected is published plus pending at every look, and what is published is what is in the queue."""
+async def test_selected_is_published_plus_pending_while_connections_are_cut(world: PollWorld) -> None:
+    """At every check selected is published plus pending, and the published polls are those in the queue."""
 
-    async def looked() -> Any:
+    async def counts() -> Any:
         with suppress(*UNAVAILABLE):  # the test asks through the pool whose connections were cut
             return await world.pool.fetchrow(CONSERVED)
 
     async with running(world):
-        for turn in range(8):
-            await world.pool.expire_connections()  # the test fills through the pool too, and none that was cut
-            await world.fill(20, 7, first=turn * 1000 + 1)
+        for number in range(8):
+            await world.pool.expire_connections()  # the test writes through the pool, too, and needs whole ones
+            await world.fill(20, 7, first=number * 1000 + 1)
             await world.pool.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-            row = await eventually_async(looked, what="the books can be read")
+            row = await eventually_async(counts, what="the counts can be read")
             assert row["selected"] == row["published"] + row["superseded"] + row["pending"]
         await world.emptied()
     found = await queued(world.pool)
@@ -113,8 +113,8 @@ async def test_the_books_balance_while_connections_are_cut(world: PollWorld) -> 
     assert set(found) == world.expected
 
 
-async def test_of_missed_turns_only_the_last_goes_into_the_queue(world: PollWorld) -> None:
-    """The relay was away for 30 turns of 50 trackers: each is polled once, and the ledger says what was dropped."""
+async def test_of_the_missed_polls_of_a_tracker_only_the_last_goes_into_the_queue(world: PollWorld) -> None:
+    """The relay was stopped for 30 polls of each of 50 trackers: each is polled once, the ledger counts the rest."""
     await world.fill_turns(30, 50)
     async with running(world) as relay:
         await world.emptied()
@@ -123,8 +123,8 @@ async def test_of_missed_turns_only_the_last_goes_into_the_queue(world: PollWorl
     assert await world.superseded() == [50] * 29 + [0]
 
 
-async def test_what_nobody_takes_leaves_the_queue_when_its_next_turn_is_due(world: PollWorld) -> None:
-    """Nobody has a courier: the last turn waits, older ones go; a held row stays, done polls are not counted."""
+async def test_polls_that_no_consumer_takes_leave_the_queue_when_superseded(world: PollWorld) -> None:
+    """No process has a courier: the last polls wait, older ones go; a held row stays, done polls are not counted."""
     await world.fill_turns(3, 20)
     await world.pool.execute(
         "WITH gone AS (DELETE FROM tickwright.scheduler_outbox RETURNING *), done AS ("
@@ -144,7 +144,7 @@ async def test_what_nobody_takes_leaves_the_queue_when_its_next_turn_is_due(worl
 
 
 async def check_forged(world: PollWorld) -> None:
-    """Parked polls that no relay sent leave the queue, and so do superseded ones behind them."""
+    """Parked polls that no relay sent leave the queue, and so do superseded ones after them."""
     await world.fill_turns(2, 20)
     await world.pool.execute(FORGED)
     await world.pool.execute(
@@ -154,27 +154,27 @@ async def check_forged(world: PollWorld) -> None:
     )
     for _ in range(4):  # each drops 500 rows at most
         async with world.pool.acquire() as connection, connection.transaction():
-            await connection.execute(relay_store.SQL["drop_queued"], 1000, 500)
+            await connection.execute(relay_batches.SQL["drop_queued"], 1000, 500)
     assert sorted(await queued(world.pool)) == sorted(world.expected)
     assert await world.superseded() == [20, 0]
 
 
 async def test_polls_that_no_relay_sent_leave_the_queue_and_hold_up_no_others(world: PollWorld) -> None:
-    """Of a slot that is none, or due days ahead: dropped, and real superseded polls behind them are, too."""
+    """Of a slot that does not exist, or due days ahead: dropped, and so are real superseded polls after them."""
     await check_forged(world)
 
 
 @pytest.mark.parametrize(
     ("guard", "instead"),
     [(", interval '0')", ", NULL)"), ("interval '1 day'", "interval '3 days'")],
-    ids=["a slot that is none", "due days ahead"],
+    ids=["a slot that does not exist", "due days ahead"],
 )
 async def test_a_sweep_that_keeps_forged_polls_is_found(
     world: PollWorld, monkeypatch: pytest.MonkeyPatch, guard: str, instead: str
 ) -> None:
-    """The mutants: their rows stay, and the first ones are all that a sweep looks at."""
-    sql = relay_store.SQL["drop_queued"]
+    """The mutants: forged rows stay, and a sweep reads no others."""
+    sql = relay_batches.SQL["drop_queued"]
     assert guard in sql
-    monkeypatch.setattr(relay_store, "SQL", {**relay_store.SQL, "drop_queued": sql.replace(guard, instead)})
+    monkeypatch.setattr(relay_batches, "SQL", {**relay_batches.SQL, "drop_queued": sql.replace(guard, instead)})
     with pytest.raises(AssertionError):
         await check_forged(world)

@@ -1,4 +1,4 @@
-"""A replay beside a real Kafka: what may be on the topic unfinished is left out, what is lost is polled again."""
+"""A replay with a real Kafka: polls that may be unfinished on the topic are left out, lost ones are made again."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -25,24 +25,24 @@ READ = "SELECT bool_and(read_to = end_offset) FROM tickwright.poll_lags"
 PASSED = "SELECT bool_and(lag = 0) FROM tickwright.poll_lags"
 RELEASE = "UPDATE tickwright.scheduler_outbox SET release_at = clock_timestamp()"
 FORGET = """
-WITH told AS (UPDATE tickwright.trackers SET last_polled_at = NULL WHERE id = ANY ($1::bigint[]))
+WITH forgotten AS (UPDATE tickwright.trackers SET last_polled_at = NULL WHERE id = ANY ($1::bigint[]))
 UPDATE tickwright.poll_done SET ids = ARRAY (SELECT unnest(ids) EXCEPT SELECT unnest($1::bigint[]))
  WHERE due_at = $2
 """
-FORGET_PLACES = """
+FORGET_OFFSETS = """
 UPDATE tickwright.poll_batches SET partition_count = 0, partitions = '{}', first_offsets = '{}', last_offsets = '{}'
 """
 
 
 @pytest.fixture
 async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
-    """A database and names in Kafka of the test's own."""
+    """A database and a Kafka prefix of the test's own."""
     async with poll_world(database_url, kafka_server.url, kafka_prefix) as made:
         yield made
 
 
 class Failing:
-    """A courier that fails until it is told otherwise."""
+    """A courier that fails until ``works`` is set."""
 
     works = False
 
@@ -51,7 +51,7 @@ class Failing:
         return Answer("moving") if self.works else Failed("out of order")
 
 
-async def publish_turn(world: PollWorld) -> Trackers:
+async def publish_polls(world: PollWorld) -> Trackers:
     """Publish the polls of trackers that are old enough to be missed."""
     trackers = await publish(world, POLLS, due=DUE, breaker=BREAKER)
     await world.pool.execute("UPDATE tickwright.trackers SET created_at = now() - interval '1 day'")
@@ -59,7 +59,7 @@ async def publish_turn(world: PollWorld) -> Trackers:
 
 
 async def replay(world: PollWorld, trackers: Trackers, *, dry_run: bool = False, topic_lost: bool = False) -> Replay:
-    """Replay the minute of a turn."""
+    """Replay the minute of these trackers' polls."""
     begin = trackers.due_at - timedelta(minutes=2)
     return await PollingService(world.pool).slices.replay(
         begin, begin + timedelta(minutes=4), caller=ADMIN, dry_run=dry_run, topic_lost=topic_lost
@@ -67,14 +67,14 @@ async def replay(world: PollWorld, trackers: Trackers, *, dry_run: bool = False,
 
 
 async def release(world: PollWorld) -> None:
-    """Let a replay's polls go out at once."""
+    """Publish a replay's polls at once."""
     await world.pool.execute(RELEASE)
     async with world.running(world.relay()):
         await world.emptied()
 
 
 async def _replay_beside_a_courier_that_fails(world: PollWorld) -> None:
-    trackers, courier = await publish_turn(world), Failing()
+    trackers, courier = await publish_polls(world), Failing()
     source_of = kafka_source(world.bootstrap, world.prefix)
     async with running_consumer(world.url, functions={"acme": courier.ask}, terms=LONG, source_of=source_of):
         await eventually_async(lambda: world.pool.fetchval(READ), 30, what="all is in the consumer's memory")
@@ -92,14 +92,14 @@ async def _replay_beside_a_courier_that_fails(world: PollWorld) -> None:
 
 
 async def test_a_replay_doubles_no_poll_that_waits_with_a_consumer(world: PollWorld) -> None:
-    """K2: published and not finished is on its way; after the courier is back each poll was on the topic once."""
+    """K2: a poll that is published and not finished is under way; at the end each poll was on the topic once."""
     await _replay_beside_a_courier_that_fails(world)
 
 
-async def test_the_mutant_that_does_not_ask_where_the_group_is_is_caught(
+async def test_the_mutant_that_ignores_the_groups_position_is_caught(
     world: PollWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the look at the batches the polls are on the topic twice."""
+    """Without the check of the batches the polls are on the topic twice."""
     guard = "WHERE l.due_at = $2 AND l.slot_id = $1 AND l.first_batch_no IS NOT NULL"
     for name in ("_COUNT", "_REPLAY"):
         assert guard in getattr(slices, name)
@@ -108,11 +108,11 @@ async def test_the_mutant_that_does_not_ask_where_the_group_is_is_caught(
         await _replay_beside_a_courier_that_fails(world)
 
 
-async def test_behind_a_topic_that_is_passed_what_was_lost_is_polled_again(world: PollWorld) -> None:
-    """The group has passed the batch and the ledger has no answer: nothing will come of these polls any more."""
-    trackers, courier = await publish_turn(world), Failing()
+async def test_lost_polls_of_a_batch_that_the_group_has_passed_are_made_again(world: PollWorld) -> None:
+    """The group has passed the batch, and the ledger has no answer: these polls will not be answered any more."""
+    trackers, courier = await publish_polls(world), Failing()
     courier.works = True
-    assert (await replay(world, trackers)).unread_trackers == POLLS, "nobody has read it yet"
+    assert (await replay(world, trackers)).unread_trackers == POLLS, "no consumer has read it yet"
     source_of = kafka_source(world.bootstrap, world.prefix)
     async with running_consumer(world.url, functions={"acme": courier.ask}, terms=LONG, source_of=source_of):
         await eventually_async(lambda: world.pool.fetchval(PASSED), 30, what="the group has passed all")
@@ -125,10 +125,10 @@ async def test_behind_a_topic_that_is_passed_what_was_lost_is_polled_again(world
     assert len(await world.seen()) == POLLS + 7
 
 
-async def test_where_nobody_knows_a_batchs_place_an_operator_decides(world: PollWorld) -> None:
-    """Proved by the position alone, or forgotten: left out, and counted by itself; whoever knows says so."""
-    trackers = await publish_turn(world)
-    await world.pool.execute(FORGET_PLACES)
+async def test_an_operator_decides_about_a_batch_with_unknown_offsets(world: PollWorld) -> None:
+    """Proved by the position alone, or deleted: left out and counted, unless the operator says ``topic_lost``."""
+    trackers = await publish_polls(world)
+    await world.pool.execute(FORGET_OFFSETS)
     said = await replay(world, trackers)
     assert (said.trackers, said.unread_trackers, said.unknown_trackers, said.unread_turns) == (0, 0, POLLS, 1)
     await world.pool.execute("DELETE FROM tickwright.poll_batches")
@@ -139,9 +139,9 @@ async def test_where_nobody_knows_a_batchs_place_an_operator_decides(world: Poll
     assert asked == "true"
 
 
-async def test_a_position_that_was_told_before_the_batch_says_nothing_of_it(world: PollWorld) -> None:
-    """An old position is no proof, since a topic may be made anew; ends below a batch say that it was."""
-    trackers = await publish_turn(world)
+async def test_a_position_reported_before_the_batch_proves_nothing_about_it(world: PollWorld) -> None:
+    """An old position proves nothing, since a topic may be recreated; ends below a batch prove that it was."""
+    trackers = await publish_polls(world)
     await world.pool.execute(
         "INSERT INTO tickwright.poll_reads SELECT topic, partition, 10000, 10000, published_at - interval '1 second' "
         "FROM tickwright.poll_ends"
@@ -151,9 +151,9 @@ async def test_a_position_that_was_told_before_the_batch_says_nothing_of_it(worl
     assert (await replay(world, trackers, dry_run=True)).trackers == POLLS
 
 
-async def test_what_never_left_for_kafka_is_polled_again(world: PollWorld) -> None:
-    """Selected, gone from the outbox by hand, in no batch: certainly not on the topic."""
-    trackers = await publish_turn(world)
+async def test_polls_that_were_in_no_batch_are_made_again(world: PollWorld) -> None:
+    """Selected, deleted from the outbox by hand, in no batch: certainly not on the topic."""
+    trackers = await publish_polls(world)
     await world.pool.execute(
         "UPDATE tickwright.poll_slices SET shard = NULL, first_batch_no = NULL, last_batch_no = NULL"
     )

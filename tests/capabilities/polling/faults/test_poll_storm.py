@@ -1,4 +1,4 @@
-"""Brokers, relays and consumers killed at random, all at once: each poll once on the topic, once done, limits kept."""
+"""Brokers, relays and consumers are killed at random: each poll is on the topic once and done once, limits hold."""
 
 import secrets
 from collections import Counter
@@ -20,7 +20,7 @@ DELAY_S = 0.05
 async def test_a_storm_over_brokers_relays_and_consumers_keeps_every_promise(
     database_url: str, kafka_cluster: KafkaServer, kafka_prefix: str, tmp_path: Path
 ) -> None:
-    """One broker at a time, then two; K1 to K6 from the topic, P2 at every look, P4 from the courier's own log."""
+    """One broker at a time, then two; K1 to K6 from the topic, P2 at every check, P4 from the courier's log."""
     number = secrets.randbelow(1_000_000)
     print(f"chances from seed {number}")  # noqa: T201  shown when the test fails
     async with (
@@ -37,6 +37,6 @@ async def test_a_storm_over_brokers_relays_and_consumers_keeps_every_promise(
         calls = courier.calls()
     check_contract(calls, per_s=RATE, concurrency=CONCURRENCY)
     asked, wanted = Counter(call.name for call in calls), storm.wanted()
-    assert not wanted - asked, "somebody was asked for less often than polls were due"
-    assert (asked - wanted).total() <= storm.deaths * CONCURRENCY, "more was asked again than the kills explain"
+    assert not wanted - asked, "a tracker was polled less often than it was due"
+    assert (asked - wanted).total() <= storm.deaths * CONCURRENCY, "more calls were repeated than the kills explain"
     assert storm.looks > 20

@@ -17,7 +17,7 @@ from tickwright import Answer, Poll
 async def test_a_topic_that_is_made_again_under_another_leader_is_read(
     database_url: str, kafka_cluster: KafkaServer, kafka_prefix: str
 ) -> None:
-    """POL-1: the library believes the former leader; another feed takes over and begins at the beginning."""
+    """POL-1: the client library keeps the former leader; a new client takes over and reads from the beginning."""
 
     async def ask(_: Poll) -> Answer:
         return Answer("moving")

@@ -1,6 +1,6 @@
-"""Turns that were taken and not begun, or not given back, come to be carried out: nothing stays owned by nobody.
+"""Poll groups that were taken and not begun, or not released, are carried out: none keeps an owner that is idle.
 
-Each fault is one statement that fails, or whose answer is lost, while the session lives on or leaves in order.
+Each fault is one statement that fails, or whose answer is lost, while the session lives on or ends in order.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ OWNED = "SELECT count(*) FROM tickwright.poll_queue WHERE owner IS NOT NULL"
 
 
 class Faulty(QueueSource):
-    """A source whose answers are lost: of the first ``takes`` claims, and of the first ``backs`` returns.
+    """A source that loses the answers of the first ``takes`` claims, and fails the first ``releases`` releases.
 
     Attributes:
-        taken_times: Looks for turns.
+        taken_times: Calls of ``take``.
     """
 
-    def __init__(self, pool: Pool, session: Session, *, takes: int = 0, backs: int = 0) -> None:
+    def __init__(self, pool: Pool, session: Session, *, takes: int = 0, releases: int = 0) -> None:
         super().__init__(pool, session)
-        self._takes, self._backs = takes, backs
+        self._takes, self._failing = takes, releases
         self.taken_times = 0
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
@@ -41,17 +41,17 @@ class Faulty(QueueSource):
         self.taken_times += 1
         if self._takes and room and self._session.holds():
             async with self._gate.claiming() as (token, number):
-                said = token, list(room), list(room.values()), number
-                self._takes -= bool(await self._pool.fetch(poll_queue._SQL["take"], *said))
+                arguments = token, list(room), list(room.values()), number
+                self._takes -= bool(await self._pool.fetch(poll_queue._SQL["take"], *arguments))
                 raise ConnectionError("the answer was lost")
         return await super().take(room)
 
-    async def _release_rows(self, turns: Sequence[PollGroup]) -> None:
-        """Fail, or give back."""
-        if self._backs:
-            self._backs -= 1
+    async def _release_rows(self, groups: Sequence[PollGroup]) -> None:
+        """Fail, or release."""
+        if self._failing:
+            self._failing -= 1
             raise ConnectionError("cut off")
-        await super()._release_rows(turns)
+        await super()._release_rows(groups)
 
 
 async def _answers(_poll: Poll) -> Answer:
@@ -63,24 +63,24 @@ async def _never_answers(_poll: Poll) -> Answer:
     raise AssertionError
 
 
-async def test_turns_whose_preparation_fails_are_carried_out(
+async def test_groups_whose_preparation_fails_are_carried_out(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database is away for the statement after the claim, and for the one that would give the turns back."""
+    """The statement after the claim fails, and so does the first one that would release the groups."""
     prepare, failed = consumer.prepare, list[int]()
 
-    async def fails_once(pool: Pool, turns: Sequence[PollGroup]) -> list[PreparedGroup]:
+    async def fails_once(pool: Pool, groups: Sequence[PollGroup]) -> list[PreparedGroup]:
         if not failed:
-            failed.append(len(turns))
+            failed.append(len(groups))
             raise ConnectionError("cut off")
-        return list(await prepare(pool, turns))
+        return list(await prepare(pool, groups))
 
     monkeypatch.setattr(consumer, "prepare", fails_once)
     async with running_consumer(
         database_url,
         functions={"acme": _answers},
         terms=LONG,
-        source_of=lambda pool, session: Faulty(pool, session, backs=1),
+        source_of=lambda pool, session: Faulty(pool, session, releases=1),
     ) as side:
         trackers = await seed(side.pool, 20)
         await eventually_async(lambda: queue_empty(side.pool), 20)
@@ -88,13 +88,13 @@ async def test_turns_whose_preparation_fails_are_carried_out(
     assert failed
 
 
-async def test_a_clean_stop_gives_back_although_the_first_try_fails(database_url: str) -> None:
-    """Who leaves in order is never declared lost: what it could not give back would stay its own."""
+async def test_a_clean_stop_releases_groups_although_the_first_try_fails(database_url: str) -> None:
+    """A session that ends in order is never declared lost: groups that it does not release would stay its own."""
     pool = await open_pool(database_url, max_size=1)
     async with running_consumer(
         database_url,
         functions={"acme": _never_answers},
-        source_of=lambda pool, session: Faulty(pool, session, backs=1),
+        source_of=lambda pool, session: Faulty(pool, session, releases=1),
     ) as side:
         trackers = await seed(pool, 5)
         await eventually_async(lambda: side.contract.permits_of(trackers.partner_no).held == 5)
@@ -102,12 +102,12 @@ async def test_a_clean_stop_gives_back_although_the_first_try_fails(database_url
     await pool.close()
 
 
-async def test_turns_of_a_session_that_left_are_somebody_elses(database_url: str) -> None:
-    """It could give nothing back itself: its session does so when it is closed, and whoever looks next finds them."""
+async def test_groups_of_a_session_that_ended_are_taken_by_another(database_url: str) -> None:
+    """The consumer could release nothing: closing its session releases them, and the next consumer takes them."""
     async with running_consumer(
         database_url,
         functions={"acme": _never_answers},
-        source_of=lambda pool, session: Faulty(pool, session, backs=100),
+        source_of=lambda pool, session: Faulty(pool, session, releases=100),
     ) as side:
         trackers = await seed(side.pool, 5)
         await eventually_async(lambda: side.contract.permits_of(trackers.partner_no).held == 5)
@@ -116,8 +116,8 @@ async def test_turns_of_a_session_that_left_are_somebody_elses(database_url: str
         assert await done_times(other.pool, trackers) == Counter(trackers.ids)
 
 
-async def test_a_claim_whose_answer_was_lost_is_healed_by_its_own_session(database_url: str) -> None:
-    """The turns are ours by the row, and we do not know it: the next claim gives them back."""
+async def test_a_claim_whose_answer_was_lost_is_released_by_its_own_session(database_url: str) -> None:
+    """The rows have its token, and it does not know of them: its next claim releases them."""
     async with running_consumer(
         database_url,
         functions={"acme": _answers},
@@ -129,8 +129,8 @@ async def test_a_claim_whose_answer_was_lost_is_healed_by_its_own_session(databa
         assert await done_times(side.pool, trackers) == Counter(trackers.ids)
 
 
-async def test_what_is_carried_out_is_not_taken_for_lost(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two consumers look as often as they can while both carry polls out: each poll is asked once."""
+async def test_groups_under_way_are_not_taken_for_lost(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two consumers check for lost groups with every claim while both carry out polls: each poll is made once."""
     monkeypatch.setattr(ClaimGate, "unsure", property(lambda _: True, lambda *_: None), raising=False)
     gate, asked, sources = asyncio.Event(), Counter[int](), list[Faulty]()
 
@@ -149,9 +149,9 @@ async def test_what_is_carried_out_is_not_taken_for_lost(database_url: str, monk
     ):
         trackers = await seed(one.pool, 5)
         await eventually_async(lambda: len(asked) == 5)
-        looked = [source.taken_times for source in sources]
+        before = [source.taken_times for source in sources]
         await eventually_async(
-            lambda: all(source.taken_times >= times + 4 for source, times in zip(sources, looked, strict=True)), 20
+            lambda: all(source.taken_times >= times + 4 for source, times in zip(sources, before, strict=True)), 20
         )
         gate.set()
         await eventually_async(lambda: queue_empty(one.pool), 20)

@@ -1,4 +1,4 @@
-"""The selector killed and overtaken: every turn once, nothing lost, no late write that counts."""
+"""The selector is killed and overtaken: each slot's minute is selected once, and late writes change nothing."""
 
 import os
 import signal
@@ -45,16 +45,16 @@ def child(url: str, folder: Path, probe: str | None = None) -> Iterator[Child]:
 
 
 async def everything(wheels: Wheels) -> bool:
-    """Whether each of the six hundred was selected."""
+    """Return whether each of the six hundred was selected."""
     return len({row["id"] for row in await wheels.polls()}) == 600
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("probe", ["selector.slot_not_committed", "selector.slot_selected"])
-async def test_a_selector_killed_at_any_point_selects_each_turn_once(
+async def test_a_selector_killed_at_any_point_selects_each_poll_once(
     wheels: Wheels, tmp_path: Path, probe: str
 ) -> None:
-    """After kill -9 inside the third turn's transaction, and behind it, the next selector goes on exactly there."""
+    """After kill -9 inside the third slot's transaction, and after it, the next selector goes on exactly there."""
     with child(wheels.url, tmp_path, probe) as first:
         await eventually_async(lambda: first.poll() == -signal.SIGKILL, 20, what="the selector killed itself")
     kept = await wheels.pool.fetchval("SELECT count(*) FROM tickwright.poll_slots WHERE prev_due_at IS NOT NULL")
@@ -67,7 +67,7 @@ async def test_a_selector_killed_at_any_point_selects_each_turn_once(
 
 
 async def test_a_selector_that_lost_its_lease_selects_nothing(wheels: Wheels) -> None:
-    """Somebody else holds a higher fence: the zombie's round changes nothing, not even once."""
+    """Another selector holds a higher fence: the zombie's round changes nothing."""
     zombie = await wheels.lease("selector")
     await run_out(wheels.pool, "selector")
     heir = await wheels.lease("selector")
@@ -78,7 +78,7 @@ async def test_a_selector_that_lost_its_lease_selects_nothing(wheels: Wheels) ->
 
 
 async def test_a_selector_paused_past_its_lease_is_replaced_and_doubles_nothing(wheels: Wheels, tmp_path: Path) -> None:
-    """SIGSTOP, another takes over, SIGCONT: each turn once."""
+    """SIGSTOP, another selector takes over, SIGCONT: each poll is selected once."""
     with child(wheels.url, tmp_path) as paused:
         await eventually_async(lambda: everything(wheels), 30, what="the first selector works")
         os.kill(paused.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Two who change a tracker by plain SQL at once: what neither of them said stays as the other one left it."""
+"""Two sessions change a tracker by plain SQL at once: a column that one does not set keeps the other's value."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,12 +13,12 @@ from kit.waiting import eventually_async
 CHANGE = "UPDATE tickwright.shipment_polling_tracker SET"
 LONGER = "tracking_until = tracking_until + interval '1 day'"
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-NEWS = "status = 'InTransit', status_at = now()"
+NEW_STATUS = "status = 'InTransit', status_at = now()"
 
 
 @pytest.fixture
 async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """Somebody's own connections."""
+    """Connections of a user's own program."""
     async with asyncpg.create_pool(database_url, min_size=1, max_size=4) as pool:
         yield pool
 
@@ -37,7 +37,7 @@ async def register(pool: asyncpg.Pool, where: str) -> str:
 
 
 async def one_after_the_other(pool: asyncpg.Pool, first: str, second: str) -> str:
-    """Run ``second`` while ``first`` is not committed, so that it has the tracker as it was before; how it ended."""
+    """Run ``second`` while ``first`` is not committed, so that it reads the tracker as it was; return its result."""
     async with pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -49,7 +49,7 @@ async def one_after_the_other(pool: asyncpg.Pool, first: str, second: str) -> st
 
 
 async def shown(pool: asyncpg.Pool) -> tuple[str, bool, int]:
-    """Return status, whether it has ended, and how many days it is tracked, as begun with 60 at the most."""
+    """Return the status, whether the tracker has ended, and for how many more days it is tracked."""
     row = await pool.fetchrow(
         """SELECT status, ended_at IS NOT NULL AS ended,
                   round(date_part('epoch', tracking_until - now()) / 86400) AS days
@@ -59,18 +59,18 @@ async def shown(pool: asyncpg.Pool) -> tuple[str, bool, int]:
 
 
 @pytest.mark.parametrize("where", ["placed", "waiting"])
-async def test_whoever_gives_more_time_keeps_the_others_news(pool: asyncpg.Pool, where: str) -> None:
-    """A status that was written meanwhile is not set back to what the caller had seen."""
+async def test_a_longer_tracking_time_keeps_a_concurrent_status(pool: asyncpg.Pool, where: str) -> None:
+    """A status that was written meanwhile is not set back to the one that the statement had read."""
     table = await register(pool, where)
     _, _, days = await shown(pool)
-    await one_after_the_other(pool, f"UPDATE {table} SET {NEWS}", f"{CHANGE} {LONGER}")
+    await one_after_the_other(pool, f"UPDATE {table} SET {NEW_STATUS}", f"{CHANGE} {LONGER}")
     assert await shown(pool) == ("InTransit", False, days + 1)
 
 
 @pytest.mark.parametrize("where", ["placed", "waiting"])
 @pytest.mark.parametrize("status", ["InTransit", "Delivered"])
-async def test_whoever_brings_news_keeps_the_others_time(pool: asyncpg.Pool, where: str, status: str) -> None:
-    """Also when the news end the tracker."""
+async def test_a_status_keeps_a_concurrent_longer_tracking_time(pool: asyncpg.Pool, where: str, status: str) -> None:
+    """Also when the status ends the tracker."""
     await register(pool, where)
     _, _, days = await shown(pool)
     await one_after_the_other(pool, f"{CHANGE} {LONGER}", f"{CHANGE} status = '{status}'")
@@ -81,7 +81,7 @@ async def test_whoever_brings_news_keeps_the_others_time(pool: asyncpg.Pool, whe
     ("second", "done"), [(LONGER, "UPDATE 1"), ("status = 'InTransit'", "UPDATE 0"), ("status = 'Lost'", "UPDATE 0")]
 )
 async def test_a_tracker_that_ended_meanwhile_keeps_its_status(pool: asyncpg.Pool, second: str, done: str) -> None:
-    """As by REST, where the outcome is ``ended``: whoever comes later changes nothing, and is told that."""
+    """As by REST, where the outcome is ``ended``: a later status changes nothing, and its statement updates no row."""
     await register(pool, "placed")
     assert await one_after_the_other(pool, f"{CHANGE} status = 'Delivered'", f"{CHANGE} {second}") == done
     status, ended, _ = await shown(pool)
@@ -98,7 +98,7 @@ async def test_the_status_of_an_ended_tracker_stays(pool: asyncpg.Pool) -> None:
     assert (await shown(pool))[0] == "Delivered"
 
 
-async def test_a_status_of_nothing_is_refused(pool: asyncpg.Pool) -> None:
+async def test_a_null_status_is_refused(pool: asyncpg.Pool) -> None:
     """It is not taken for no change."""
     await register(pool, "placed")
     with pytest.raises(asyncpg.NotNullViolationError):

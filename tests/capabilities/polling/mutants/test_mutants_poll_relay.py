@@ -1,4 +1,4 @@
-"""Mutants of the polls' relay: with a guard taken out, a check of exactly-once has to fail."""
+"""Mutants of the poll relay: without a guard, a check of exactly-once has to fail."""
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ from kit.kafka_polls import (
 )
 from kit.kafka_proxy import KafkaProxy
 from kit.servers import KafkaServer
-from tickwright.capabilities.polling.relay import batches as relay_store
+from tickwright.capabilities.polling.relay import batches as relay_batches
 from tickwright.capabilities.polling.relay import relay as poll_relay
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Lease
@@ -40,41 +40,41 @@ Check = Callable[[PollWorld], Awaitable[None]]
 
 @pytest.fixture
 async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
-    """A database, a topic."""
+    """A database and a topic."""
     async with poll_world(database_url, kafka_server.url, kafka_prefix) as world:
         yield world
 
 
 def random_transactional_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every producer has a name of its own, so that nobody is fenced."""
+    """Every producer has a transactional id of its own, so that none is fenced."""
     monkeypatch.setattr(KafkaConfig, "transactional_id", lambda terms, shard: f"{terms.prefix}.{secrets.token_hex(4)}")
 
 
 def position_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database alone is believed: what is frozen and not marked is sent."""
+    """The relay trusts the database alone: what is frozen and not marked is sent."""
 
     async def settle(relay: PollRelay, lease: Lease, *_: object) -> None:
         async with lease.transaction() as connection:
             if connection is not None:
-                await relay_store.read_numbers(connection, relay.shard)
+                await relay_batches.read_numbers(connection, relay.shard)
 
     monkeypatch.setattr(PollRelay, "_reconcile", settle)
 
 
 def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is chosen anew by each relay; its number says nothing of what it holds."""
-    real = relay_store.read_numbers
+    """Each relay chooses the polls of a batch again; the batch number says nothing about them."""
+    real = relay_batches.read_numbers
 
-    async def read_numbers(connection: Connection, shard: int) -> relay_store.Numbers:
+    async def read_numbers(connection: Connection, shard: int) -> relay_batches.Numbers:
         await connection.execute(THAW)
         return await real(connection, shard)
 
-    monkeypatch.setattr(relay_store, "read_numbers", read_numbers)
+    monkeypatch.setattr(relay_batches, "read_numbers", read_numbers)
     monkeypatch.setattr(poll_relay, "check_position", lambda *_: None)
 
 
 def no_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idempotent producer and nothing more: no position, and what it sends again after a restart are new records."""
+    """Only an idempotent producer: no position, and records that are sent again after a restart are new ones."""
 
     def begin(session: transactions._Session, topic: str) -> None:
         terms = session._settings
@@ -99,7 +99,7 @@ def marked_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def freeze(relay: PollRelay, lease: Lease) -> Any:
         found = await real(relay, lease)
-        if isinstance(found, relay_store.FrozenBatch):
+        if isinstance(found, relay_batches.FrozenBatch):
             await relay._mark_up_to(lease, found.number, Committed())
         return found
 
@@ -107,20 +107,20 @@ def marked_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only_newer_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relay that goes on behind the highest id that it has seen."""
-    real, newest = relay_store.freeze, 0
+    """The relay continues after the highest id that it has read."""
+    real, newest = relay_batches.freeze, 0
 
-    async def freeze(connection: Connection, shard: int, bounds: relay_store.BatchBounds) -> None:
+    async def freeze(connection: Connection, shard: int, bounds: relay_batches.BatchBounds) -> None:
         nonlocal newest
         await connection.execute(HIDE, newest)
         await real(connection, shard, bounds)
         newest = max(newest, await connection.fetchval(NEWEST))
 
-    monkeypatch.setattr(relay_store, "freeze", freeze)
+    monkeypatch.setattr(relay_batches, "freeze", freeze)
 
 
 def the_same_producer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that nobody answered counts as not done, and the producer that asked for it is used again."""
+    """A commit without an answer counts as not done, and its producer is used again."""
 
     async def publish(log: KafkaLog, batch: Batch) -> Any:
         session = log._session
@@ -145,7 +145,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Check, str]] = {
 async def test_a_missing_guard_of_exactly_once_is_found(
     world: PollWorld, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
-    """The check fails on the mutant; that it passes on the real relay is test_poll_relay_faults."""
+    """The check fails on the mutant; test_poll_relay_faults shows that it passes on the real relay."""
     mutate, check, complaint = MUTANTS[mutant]
     mutate(monkeypatch)
     with pytest.raises(AssertionError, match=complaint):

@@ -1,4 +1,4 @@
-"""A consumer's statements read by index: neither other partners' waiting polls nor other turns are scanned."""
+"""A consumer's statements read by index: neither other partners' waiting polls nor other groups are scanned."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 
 from kit.fix_plans import Planner
 from tickwright.capabilities.polling.consumer import queue as poll_queue
-from tickwright.capabilities.polling.consumer import result_writer as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer
 from tickwright.partners import contract
 
 FILL = """
@@ -27,7 +27,7 @@ TABLES = ("poll_queue", "poll_done", "trackers", "workers", "partners")
 
 @pytest.fixture(scope="module")
 def waiting(module_url: str) -> Iterator[Planner]:
-    """A planner on 40,000 waiting turns of twenty partners."""
+    """A planner on 40,000 waiting poll groups of twenty partners."""
     planner = Planner(module_url)
     planner.run(FILL)
     for table in TABLES:
@@ -36,39 +36,39 @@ def waiting(module_url: str) -> Iterator[Planner]:
     planner.close()
 
 
-def test_taking_reads_the_head_of_one_partner(waiting: Planner) -> None:
-    """Three turns of two partners: a few dozen pages, whatever waits for the others."""
+def test_taking_reads_the_oldest_groups_of_its_partners(waiting: Planner) -> None:
+    """Three groups of two partners: a few dozen pages, whatever waits for the others."""
     waiting.prepare("take", poll_queue._SQL["take"])
     plan = waiting.explain("take", 7, [3, 4], [3, 3], 0)
     assert plan.scans_of("poll_queue") == {"poll_queue_waiting", "poll_queue_pkey"}, plan.text
     assert plan.blocks < 300, plan.text
 
 
-def test_preparing_reads_its_turns_and_trackers(waiting: Planner) -> None:
-    """The inbox is asked by slot and second, trackers by their ids."""
-    waiting.prepare("prepare_turns", consumer_store.SQL["prepare"])
+def test_preparing_reads_its_groups_and_trackers(waiting: Planner) -> None:
+    """The inbox is read by slot and second, trackers by their ids."""
+    waiting.prepare("prepare_groups", result_writer.SQL["prepare"])
     due = waiting.run("SELECT due_at FROM tickwright.poll_done WHERE slot_id = 5 LIMIT 1")[0][0]
     plan = waiting.explain(
-        "prepare_turns", [0], [5], [f'"{due.isoformat()}"'], [3], [0] * 50, range(100, 150), ["x"] * 50
+        "prepare_groups", [0], [5], [f'"{due.isoformat()}"'], [3], [0] * 50, range(100, 150), ["x"] * 50
     )
     assert plan.scans_of("poll_done") == {"poll_done_due"}, plan.text
     assert plan.scans_of("trackers") == {"trackers_pkey"}, plan.text
     assert plan.blocks < 1000, plan.text
 
 
-def test_reclaiming_reads_what_the_lost_had(waiting: Planner) -> None:
-    """By owner, not by what waits."""
-    waiting.prepare("reclaim_turns", poll_queue._SQL["reclaim"])
-    plan = waiting.explain("reclaim_turns", [8])
+def test_reclaiming_reads_the_groups_of_the_lost_session(waiting: Planner) -> None:
+    """By owner: waiting groups are not read."""
+    waiting.prepare("reclaim_groups", poll_queue._SQL["reclaim"])
+    plan = waiting.explain("reclaim_groups", [8])
     assert plan.scans_of("poll_queue") == {"poll_queue_taken"}, plan.text
     assert plan.blocks < 20, plan.text
 
 
-def test_an_effect_reads_its_turns_and_trackers(waiting: Planner) -> None:
+def test_writing_results_reads_their_groups_and_trackers(waiting: Planner) -> None:
     """Fifty answers: the ledger by slot and second, trackers by their ids."""
-    waiting.prepare("effects", consumer_store.SQL["write_results"])
+    waiting.prepare("effects", result_writer.SQL["write_results"])
     due = waiting.run("SELECT due_at FROM tickwright.poll_done WHERE slot_id = 5 LIMIT 1")[0][0]
-    turn = ([0], [5], [f'"{due.isoformat()}"'], [3], [120])
+    group = ([0], [5], [f'"{due.isoformat()}"'], [3], [120])
     ids = range(100, 150)
     answers = (
         [0] * 50,
@@ -81,13 +81,13 @@ def test_an_effect_reads_its_turns_and_trackers(waiting: Planner) -> None:
         ["null"] * 50,
         [False] * 50,
     )
-    plan = waiting.explain("effects", *turn, *answers, "pg:x")
+    plan = waiting.explain("effects", *group, *answers, "pg:x")
     assert plan.scans_of("poll_done") == {"poll_done_due"}, plan.text
     assert plan.scans_of("trackers") == {"trackers_pkey"}, plan.text
 
 
-def test_looking_for_turns_of_nobody_reads_what_is_taken(waiting: Planner) -> None:
-    """Not what waits: our own by our token, those of the others by the index of the taken ones."""
+def test_the_check_for_groups_without_an_owner_reads_taken_ones_only(waiting: Planner) -> None:
+    """No waiting ones: the session's own by its token, those of others by the index of taken groups."""
     waiting.prepare("strays", poll_queue._SQL["strays"])
     plan = waiting.explain("strays", 8, range(100), ['"2026-01-01T00:00:00Z"'] * 100)
     assert plan.scans_of("poll_queue") == {"poll_queue_taken"}, plan.text
@@ -97,8 +97,8 @@ def test_looking_for_turns_of_nobody_reads_what_is_taken(waiting: Planner) -> No
     assert plan.scans_of("poll_queue") <= {"poll_queue_taken", "poll_queue_pkey"}, plan.text
 
 
-def test_locking_turns_reads_a_row_of_the_ledger_for_each(waiting: Planner) -> None:
-    """By the key of the ledger, whatever else it holds."""
+def test_locking_slices_reads_one_row_of_the_ledger_for_each(waiting: Planner) -> None:
+    """By the key of the slice ledger, whatever else it holds."""
     waiting.run(
         "INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected) "
         "SELECT date_trunc('minute', now()) - n * interval '1 minute', n % 120, p, 120, 1 "
@@ -107,7 +107,7 @@ def test_locking_turns_reads_a_row_of_the_ledger_for_each(waiting: Planner) -> N
     waiting.run("ANALYZE tickwright.poll_slices")
     rows = waiting.run("SELECT slot_id, due_at, partner_no FROM tickwright.poll_slices WHERE partner_no = 3 LIMIT 50")
     slots, instants, partners = zip(*rows, strict=True)
-    waiting.prepare("lock_turns", consumer_store.SQL["lock_turns"])
+    waiting.prepare("lock_turns", result_writer.SQL["lock_turns"])
     plan = waiting.explain("lock_turns", [*slots], [f'"{at.isoformat()}"' for at in instants], [*partners])
     assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
     assert plan.blocks < 10 * len(rows), plan.text

@@ -1,4 +1,4 @@
-"""The relay of polls reads and writes by index, however many rows wait, also with plans made on an empty table."""
+"""The poll relay reads and writes by index, however many rows wait, also with plans made on an empty table."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def crowded_outbox(planner: Planner) -> Planner:
     return planner
 
 
-def test_freezing_looks_at_what_is_released_and_at_nothing_else(crowded_outbox: Planner) -> None:
+def test_freezing_reads_released_rows_only(crowded_outbox: Planner) -> None:
     """Bounded by the instant: the rows of the minutes to come are not touched."""
     plan = crowded_outbox.explain("relay_freeze", 0, 10_000, 10_000)
     assert plan.scans_of(TABLE) <= {WAITING, PKEY}, plan.text
@@ -78,8 +78,8 @@ def test_a_frozen_batch_is_read_and_marked_by_its_number(crowded_outbox: Planner
     assert mark.blocks < 10_000, mark.text
 
 
-def test_the_batches_of_a_turn_are_found_by_their_numbers(crowded_outbox: Planner) -> None:
-    """However many batches are remembered: those of the slot's minute, and no others."""
+def test_the_batches_of_a_slots_minute_are_found_by_their_numbers(crowded_outbox: Planner) -> None:
+    """However many batches are kept: those of the slot's minute, and no others."""
     crowded_outbox.run(BATCHES)
     for table in ("poll_batches", "poll_slices"):
         crowded_outbox.run(f"ANALYZE tickwright.{table}")
@@ -92,7 +92,7 @@ def test_the_batches_of_a_turn_are_found_by_their_numbers(crowded_outbox: Planne
 
 
 def test_the_next_release_is_one_row_of_the_index(crowded_outbox: Planner) -> None:
-    """Asked five times a second; it may cost nothing."""
+    """It runs five times a second, so it has to be cheap."""
     plan = crowded_outbox.explain("relay_next_release_s", 0)
     assert plan.scans_of(TABLE) == {WAITING}, plan.text
     assert plan.blocks < 10, plan.text
@@ -106,7 +106,7 @@ def test_moving_to_the_queue_touches_its_rows_only(crowded_outbox: Planner) -> N
     assert sum(node["Actual Rows"] for node in read) <= 101, plan.text
 
 
-def test_what_is_superseded_is_looked_for_among_the_first_rows_only(crowded_outbox: Planner) -> None:
+def test_superseded_polls_are_searched_among_the_first_rows_only(crowded_outbox: Planner) -> None:
     """Before every batch: the rows that the batch may take, and no more."""
     plan = crowded_outbox.explain("relay_drop_superseded", 0, 200, 100)
     assert plan.scans_of(TABLE) <= {WAITING, PKEY}, plan.text
@@ -116,7 +116,7 @@ def test_what_is_superseded_is_looked_for_among_the_first_rows_only(crowded_outb
 
 
 def test_the_queue_is_swept_by_partner_from_its_oldest_row(crowded_outbox: Planner) -> None:
-    """Once a second: of each partner the oldest rows that nobody holds, however many wait."""
+    """Once a second: of each partner the oldest rows without an owner, however many wait."""
     crowded_outbox.run(QUEUE)
     plan = crowded_outbox.explain("relay_drop_queued", 1000, 500)
     assert plan.scans_of("poll_queue") <= {"poll_queue_waiting", "poll_queue_pkey"}, plan.text

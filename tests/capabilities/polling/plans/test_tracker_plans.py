@@ -1,4 +1,4 @@
-"""What operators ask about trackers costs what they get to see, however many trackers there are."""
+"""Queries about trackers read about what they return, however many trackers there are."""
 
 import json
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from kit.polling import Ground
-from tickwright.capabilities.polling import service as trackers_store
+from tickwright.capabilities.polling import service as polling_service
 from tickwright.capabilities.polling.wheels import slices
 from tickwright.store.paging import NEWEST
 from tickwright.store.pool import SETTINGS
@@ -34,7 +34,7 @@ SELECT s.prev_due_at - turn * interval '2 hours', s.slot_id, 1, 120, 500
 """
 
 
-class Asked:
+class ExecutedQuery:
     """One executed query: how tables were read, and how many pages that touched."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -43,13 +43,13 @@ class Asked:
 
 
 def walk(node: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every node of a plan."""
+    """Return every node of a plan."""
     return [node, *(inner for child in node.get("Plans", []) for inner in walk(child))]
 
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection with the pool's settings, on a full house."""
+    """A connection with the pool's settings to a filled database."""
     async with asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool:
         await Ground(pool).partner()
         await Ground(pool).wheel(120)
@@ -60,51 +60,53 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def test_questions_about_trackers_read_a_few_pages(connection: asyncpg.Connection) -> None:
-    """One tracker, a page of them, where one is: by index, and never the whole of a table that grows with trackers."""
+async def test_queries_about_trackers_read_a_few_pages(connection: asyncpg.Connection) -> None:
+    """One tracker, a page of them, explain: by index, and without a scan of a table that grows with trackers."""
 
-    async def ask(sql: str, *arguments: Any) -> Asked:
+    async def execute(sql: str, *arguments: Any) -> ExecutedQuery:
         text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {sql}", *arguments)
-        return Asked(json.loads(text)[0]["Plan"])
+        return ExecutedQuery(json.loads(text)[0]["Plan"])
 
-    queries = trackers_store.SQL
+    queries = polling_service.SQL
     grown = {"trackers", "tracker_intake", "poll_done", "poll_slices"}
     middle = TRACKERS // 2
     whole = await connection.fetchval("SELECT relpages FROM pg_class WHERE oid = 'tickwright.trackers'::regclass")
-    asked = {
-        "get": await ask(trackers_store._GET, list(range(middle, middle + 50))),
-        "explain": await ask(queries["explain"], middle),
-        "find": await ask(queries["find"], f"X{middle}", "dhl"),
-        "page": await ask(queries["page"], NEWEST, None, None, None, None, 51, 100),
-        "page behind": await ask(queries["page"], middle, 3, None, "registered", ["placed"], 51, 100),
-        "page by external": await ask(
+    executed = {
+        "get": await execute(polling_service._GET, list(range(middle, middle + 50))),
+        "explain": await execute(queries["explain"], middle),
+        "find": await execute(queries["find"], f"X{middle}", "dhl"),
+        "page": await execute(queries["page"], NEWEST, None, None, None, None, 51, 100),
+        "page after": await execute(queries["page"], middle, 3, None, "registered", ["placed"], 51, 100),
+        "page by external": await execute(
             queries["page_by_external"], "X3", None, None, None, None, 51, 100, -1, "X3\U0010ffff"
         ),
-        "page_of_few": await ask(queries["page_of_few"], NEWEST, 11, None, None, None, 51, 100),
-        "end": await ask(queries["end_placed"], middle, "request"),
-        "is_few": await ask(queries["is_few"], 3, 500),
-        "slices": await ask(slices._SQL["before"], await connection.fetchval("SELECT now()"), None),
+        "page_of_few": await execute(queries["page_of_few"], NEWEST, 11, None, None, None, 51, 100),
+        "end": await execute(queries["end_placed"], middle, "request"),
+        "is_few": await execute(queries["is_few"], 3, 500),
+        "slices": await execute(slices._SQL["before"], await connection.fetchval("SELECT now()"), None),
     }
-    assert {name: one.scanned & grown for name, one in asked.items() if one.scanned & grown} == {}
-    pages = {name: one.pages for name, one in asked.items()}
+    assert {name: one.scanned & grown for name, one in executed.items() if one.scanned & grown} == {}
+    pages = {name: one.pages for name, one in executed.items()}
     assert whole > 600
     assert max(pages[name] for name in ("explain", "find", "end", "is_few", "slices")) < 60, pages
     assert pages["get"] / 50 < 20, pages
-    assert max(pages["page"], pages["page behind"], pages["page_of_few"]) < 60, pages
+    assert max(pages["page"], pages["page after"], pages["page_of_few"]) < 60, pages
 
 
-async def test_few_trackers_of_an_account_are_not_looked_for_among_all(connection: asyncpg.Connection) -> None:
-    """While nobody waits the page goes down to the first id, and still along the account's index, not along all ids."""
+async def test_an_account_with_few_trackers_is_read_by_its_own_index(connection: asyncpg.Connection) -> None:
+    """Without waiting trackers the page goes down to the first id, along the account's index, not along all ids."""
     await connection.execute("TRUNCATE tickwright.tracker_intake")
-    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {trackers_store.SQL['page_of_few']}"
-    asked = Asked(json.loads(await connection.fetchval(sql, NEWEST, 11, None, None, None, 51, 100))[0]["Plan"])
-    assert asked.pages < 60
+    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {polling_service.SQL['page_of_few']}"
+    executed = ExecutedQuery(
+        json.loads(await connection.fetchval(sql, NEWEST, 11, None, None, None, 51, 100))[0]["Plan"]
+    )
+    assert executed.pages < 60
 
 
 async def test_a_replay_reads_its_slot(connection: asyncpg.Connection) -> None:
     """A slot's trackers and answers, and the outbox, which holds a minute or two: nothing of other slots."""
     due = await connection.fetchval("SELECT prev_due_at FROM tickwright.poll_slots WHERE slot_id = 5")
     sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {slices._COUNT}"
-    asked = Asked(json.loads(await connection.fetchval(sql, 5, due, None, False))[0]["Plan"])
-    assert not asked.scanned & {"trackers", "poll_done"}
-    assert asked.pages < 700, asked.pages  # a tracker a page, as they lie in the order of their ids
+    executed = ExecutedQuery(json.loads(await connection.fetchval(sql, 5, due, None, False))[0]["Plan"])
+    assert not executed.scanned & {"trackers", "poll_done"}
+    assert executed.pages < 700, executed.pages  # a tracker a page, as they lie in the order of their ids

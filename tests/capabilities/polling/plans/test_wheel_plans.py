@@ -20,7 +20,7 @@ SELECT nextval('tickwright.tracker_ids'), now() - interval '1 day', now() + inte
        3600 + n * 7919 % 7200, 1, 'registered', 'X' || n
   FROM generate_series(1, {TRACKERS}) AS n;
 """
-ASKED = {
+ARGUMENTS = {
     "end_aged": (100, 1000, "pg:test.events"),
     "level_bucket": (6000, 1, 5, 5940),
     "move_to_wheel": (100, [1], 60, 2000, 0),
@@ -39,18 +39,18 @@ def wheels(planner: Planner) -> Planner:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", sorted(ASKED))
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
 def test_the_corrector_reads_the_trackers_of_its_slot_only(wheels: Planner, name: str) -> None:
-    """They are found by their place; in the order of their ids one would look at all until there are enough."""
+    """They are found by place; in the order of ids the plan would read all trackers until it has enough."""
     wheels.prepare(name, SQL[name])
-    plan = wheels.explain(name, *ASKED[name])
+    plan = wheels.explain(name, *ARGUMENTS[name])
     assert "trackers_place" in plan.scans_of("trackers"), plan.text
-    passed_over = sum(node.get("Rows Removed by Filter", 0) for node in plan.nodes)
-    assert passed_over <= PER_SLOT, plan.text
+    filtered = sum(node.get("Rows Removed by Filter", 0) for node in plan.nodes)
+    assert filtered <= PER_SLOT, plan.text
 
 
-def test_forgetting_a_slots_slices_reads_its_own_turns_only(planner: Planner) -> None:
-    """Of a ledger of ten days and ten partners: a hundred turns by the key, whatever the others are."""
+def test_forgetting_a_slots_slices_reads_its_own_rows_only(planner: Planner) -> None:
+    """Of a ledger of ten days and ten partners: a hundred minutes by the key, whatever the others are."""
     planner.run(FILL.partition("INSERT INTO tickwright.trackers")[0])
     planner.run(
         """INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected)

@@ -1,4 +1,4 @@
-"""Burn rates: windows, thresholds, and when somebody should look."""
+"""Burn rates: windows, thresholds, and when an account burns."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +10,7 @@ UNTIL = datetime(2030, 5, 17, 13, 7, tzinfo=UTC)
 
 
 def rates(*shares: float, objective: float = 0.99) -> list[float | None]:
-    """The rates of six windows of a thousand polls, of which such shares were stale."""
+    """Return the rates of six windows of a thousand polls, with these shares stale."""
     counts = [JudgedCounts(1000, 1000 - round(1000 * share)) for share in shares]
     return [one for burn in burn_rates(UNTIL, objective, counts) for one in (burn.rate, burn.short_rate)]
 
@@ -36,7 +36,7 @@ def test_a_window_is_never_shorter_than_its_name() -> None:
 
 
 def test_a_rate_of_one_is_what_the_objective_allows() -> None:
-    """And none where nothing was judged."""
+    """Without judged polls there is none."""
     assert rates(0.01, 0.02, 0.0, 0.01, 1.0, 0.5) == pytest.approx([1.0, 2.0, 0.0, 1.0, 100.0, 50.0])
     [hour, *_] = burn_rates(UNTIL, 0.99, [JudgedCounts(0, 0)] * 6)
     assert (hour.rate, hour.short_rate, hour.budget_used, hour.burning) == (None, None, None, False)
@@ -46,7 +46,7 @@ def test_a_rate_of_one_is_what_the_objective_allows() -> None:
     ("long", "short", "burning"), [(0.15, 0.15, True), (0.15, 0.1, False), (0.1, 0.15, False), (0.144, 0.2, False)]
 )
 def test_it_burns_when_both_windows_are_above_the_threshold(long: float, short: float, burning: bool) -> None:
-    """Neither a trouble that is over nor one of a minute calls anybody."""
+    """Neither a problem that is over nor one of a minute counts."""
     counts = [JudgedCounts(1000, 1000 - round(1000 * share)) for share in (long, short)] + [JudgedCounts(0, 0)] * 4
     assert burn_rates(UNTIL, 0.99, counts)[0].burning is burning
 

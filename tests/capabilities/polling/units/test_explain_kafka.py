@@ -1,4 +1,4 @@
-"""Where a poll stands in Kafka, in words: what is known is said, and what is not is said to be unknown."""
+"""The reasons that explain gives for a poll in Kafka: what is known, and what is unknown."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ def batch(number: int, first: int, last: int, **other: Any) -> dict[str, Any]:
 
 
 def test_batches_that_hold_its_second_come_before_those_of_its_minute() -> None:
-    """A normal turn's poll goes at its second; only a catch-up's may be anywhere in the minute."""
+    """A normal poll is released at its second; only one of a catch-up may be anywhere in the minute."""
     found = [batch(77, 1200, 1330), batch(70, 5, 9, fits=False)]
     assert locate(found, TRACKER) == TopicPosition(77, 77, AT, "polls", PARTITION, 1200, 1330)
     others = [batch(70, 5, 9, fits=False), batch(77, 1200, 1330, fits=False)]
@@ -31,7 +31,7 @@ def test_batches_that_hold_its_second_come_before_those_of_its_minute() -> None:
 
 
 def test_a_batch_without_a_record_in_its_partition_has_no_offsets() -> None:
-    """And one that only the position proved has not even a partition; of different counts neither is right."""
+    """One that only the position proved has no partition either; nor have batches with different partition counts."""
     assert locate([batch(77, 0, 0, partitions=[], first_offsets=[], last_offsets=[])], TRACKER).first_offset is None
     assert locate([batch(77, 0, 0, partition_count=0)], TRACKER) == TopicPosition(77, 77, AT, "polls")
     assert locate([batch(77, 0, 0), batch(78, 1, 1, partition_count=8)], TRACKER) == TopicPosition(77, 78, AT, "polls")
@@ -50,10 +50,10 @@ def test_a_batch_without_a_record_in_its_partition_has_no_offsets() -> None:
         (1331, 1331, None, "passed"),
     ],
 )
-def test_what_the_group_has_done_of_it_follows_from_its_position(
+def test_the_reason_follows_from_the_position_of_the_group(
     position: int | None, read_to: int | None, reader: str | None, code: str
 ) -> None:
-    """Before what was read: in the partition; behind the position: over; between them: with the reader."""
+    """Not read yet: in the partition; before the position: passed; between them: in flight with the reader."""
     group = {"position": position, "read_to": read_to, "reader_name": reader, "seen_at": AT}
     published, then = in_kafka(TopicPosition(77, 77, AT, "polls", 3, 1200, 1330, group), "2030-01-01T00:00:00Z")
     assert published.text.endswith("in batch 77, to partition 3 of polls, between the offsets 1200 and 1330")

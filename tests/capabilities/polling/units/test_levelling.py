@@ -1,4 +1,4 @@
-"""Levelling: who moves is above what a bucket may hold, and nobody ends above the mean for it."""
+"""Levelling: trackers leave buckets above the allowed load, and no target rises above the mean."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ LOADS = st.lists(st.integers(0, 2000), min_size=12, max_size=60)
 
 
 def after(loads: list[int], moves: list[Move]) -> list[int]:
-    """Return the loads when the moves are made."""
+    """Return the loads after the moves."""
     moved = list(loads)
     for move in moves:
         moved[move.source] -= move.trackers
@@ -38,6 +38,6 @@ def test_movement_is_bounded(loads: list[int], moves_max: int) -> None:
 
 
 def test_what_is_within_its_bounds_stays() -> None:
-    """A tracker that moves costs a write: half a root above the mean is left alone."""
+    """A move costs a write: a load within half a root above the mean stays."""
     assert level([103, 100, 100, 97], [0], [1, 2, 3], 100) == []
     assert level([110, 100, 100, 90], [0], [1, 2, 3], 100) == [Move(0, 3, 10)]

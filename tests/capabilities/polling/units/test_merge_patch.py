@@ -26,7 +26,7 @@ from tickwright.capabilities.polling.partners import merged
     ],
 )
 def test_a_patch_says_what_changes(target: Any, patch: Any, result: Any) -> None:
-    """Null takes out, objects merge, all else replaces; the target stays as it was."""
+    """Null removes, objects merge, all else replaces; the target itself is unchanged."""
     before = repr(target)
     assert merged(target, patch) == result
     assert repr(target) == before

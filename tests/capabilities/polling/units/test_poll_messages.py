@@ -1,4 +1,4 @@
-"""What is a poll, of the bytes that anybody may put on the topic."""
+"""Which bytes on the topic are a poll: any program may write there."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kit.mutants import mutate
-from tickwright.capabilities.polling.relay import batches as poll_messages
+from tickwright.capabilities.polling.relay import batches
 from tickwright.capabilities.polling.relay.batches import read_poll
 
 POLL = {
@@ -27,12 +27,12 @@ def of(**changed: Any) -> bytes:
 
 
 def nested(depth: int) -> bytes:
-    """Return a poll with a member that nobody knows, and that is so deep."""
+    """Return a poll with an unknown member of this depth."""
     return of()[:-1] + b',"more":' + b"[" * depth + b"]" * depth + b"}"
 
 
 def test_a_poll_is_read_from_its_value_alone() -> None:
-    """Its slot, too; members that nobody knows are passed over, and without a slot it has none."""
+    """Its slot, too, which may be absent; unknown members are skipped."""
     poll = read_poll(nested(3))
     assert (poll.tracker_id, poll.slot_id, poll.partner, poll.external_id) == (42, 7, "dhl", "JD014600")
     assert read_poll(of(slot_id=None)).slot_id is None
@@ -59,7 +59,7 @@ def test_a_poll_is_read_from_its_value_alone() -> None:
     ids=lambda value: repr(value[:20]),
 )
 def test_what_is_no_poll_is_a_value_error(value: bytes) -> None:
-    """Nothing else: whoever reads steps over it."""
+    """No other error is raised: the reader skips the record."""
     with pytest.raises(ValueError, match=r"."):
         read_poll(value)
 
@@ -70,9 +70,9 @@ def test_names_as_long_as_the_columns_are_read() -> None:
 
 
 def test_the_mutants_without_a_bound_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the guards the depth comes out as another error, and long names come in."""
+    """Without the guards deep nesting raises another error, and long names are accepted."""
     mutate(monkeypatch, read_poll, "(msgspec.MsgspecError, RecursionError)", "msgspec.MsgspecError")
     with pytest.raises(RecursionError):
         read_poll(nested(1500))
-    mutate(monkeypatch, poll_messages._is_storable, "len(text) > most or ", "")
+    mutate(monkeypatch, batches._is_storable, "len(text) > most or ", "")
     assert len(read_poll(of(external_id="e" * 900_000)).external_id) == 900_000

@@ -1,4 +1,4 @@
-"""The fast reader of an import's line takes exactly what the careful one takes, and reads the same in it."""
+"""The fast reader of import lines accepts exactly what the strict one accepts, with the same result."""
 
 import json
 from typing import Any
@@ -19,20 +19,20 @@ WHOLE = {"account_id": "a", "partner": "dhl", "external_id": "x"}
 
 
 def outcome(read: Any) -> Any:
-    """What a reader makes of a line: the tracker, or the code of the refusal."""
+    """Return the tracker that a reader returns, or the code of its refusal."""
     try:
         return read()
     except Rejected as error:
         return error.code
 
 
-def carefully(line: bytes) -> Any:
-    """Read a line as if it had come alone, by the strict reader."""
+def read_strictly(line: bytes) -> Any:
+    """Read a line with the strict reader, as in a request of its own."""
     return check_tracker(strict_json.decode(line, _decoder), now=None)
 
 
 def spelled(pairs: list[tuple[str, Any]], *, ascii_only: bool) -> bytes:
-    """An object with these members in this order, twice where they stand twice."""
+    """Return an object with these members in this order, repeated ones included."""
     members = ",".join(f"{json.dumps(k)}:{json.dumps(v, ensure_ascii=ascii_only)}" for k, v in pairs)
     return f"{{{members}}}".encode(errors="surrogatepass")
 
@@ -41,16 +41,16 @@ def spelled(pairs: list[tuple[str, Any]], *, ascii_only: bool) -> bytes:
 @example([*WHOLE.items(), ("partner", "ups")], True)
 @example([*WHOLE.items(), ("status", None), ("status", None)], False)
 @example([*WHOLE.items(), ("status", "a\tb")], False)
-def test_fast_and_careful_agree(pairs: list[tuple[str, Any]], ascii_only: bool) -> None:
-    """Members twice, strange, missing, of the wrong type, with escapes: one answer."""
+def test_fast_and_strict_reader_agree(pairs: list[tuple[str, Any]], ascii_only: bool) -> None:
+    """Members that are repeated, unknown, missing, escaped or of the wrong type: both readers agree."""
     for members in (pairs, [*WHOLE.items(), *pairs]):
         line = spelled(members, ascii_only=ascii_only)
-        assert outcome(lambda line=line: read_tracker(line, now=None)) == outcome(lambda line=line: carefully(line))
+        assert outcome(lambda line=line: read_tracker(line, now=None)) == outcome(lambda line=line: read_strictly(line))
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))
-def test_fast_and_careful_agree_on_damaged_lines(noise: bytes, at: int) -> None:
+def test_fast_and_strict_reader_agree_on_damaged_lines(noise: bytes, at: int) -> None:
     """Bytes in the middle of a good line."""
     good = spelled(list(WHOLE.items()), ascii_only=True)
     line = good[:at] + noise + good[at:]
-    assert outcome(lambda: read_tracker(line, now=None)) == outcome(lambda: carefully(line))
+    assert outcome(lambda: read_tracker(line, now=None)) == outcome(lambda: read_strictly(line))

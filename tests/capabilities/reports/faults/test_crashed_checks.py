@@ -1,4 +1,4 @@
-"""The check for lost and cancelled claims crashes: so does its service, and the next run has what is held."""
+"""When the check for lost and cancelled claims crashes, its service crashes, too; its next run has the held claims."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -21,7 +21,7 @@ CRASHES = [ValueError("a bug"), asyncio.CancelledError("a library's own")]
 
 
 def crashes_once(monkeypatch: pytest.MonkeyPatch, store: type[Any], name: str, error: BaseException) -> asyncio.Event:
-    """Let a method raise the first time; the event says that it did."""
+    """Make a method raise at its first call, which sets the event."""
     real, crashed = getattr(store, name), asyncio.Event()
 
     async def crash(self: Any, *given: Any) -> Any:
@@ -47,7 +47,7 @@ async def runs_again(process: Process, service: ReportListener | ReportSuperviso
 
 
 async def check_a_cancelled_part_ends(world: ReportWorld, crashed: asyncio.Event) -> None:
-    """CLW-5: it runs on behind a crash of the check, and ends when its report is cancelled."""
+    """CLW-5: it runs on after a crash of the check, and ends when its report is cancelled."""
     attempts = []
 
     async def waits(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
@@ -69,7 +69,7 @@ async def check_a_cancelled_part_ends(world: ReportWorld, crashed: asyncio.Event
 
 
 async def check_a_cancelled_step_ends(world: ReportWorld, crashed: asyncio.Event) -> None:
-    """RSV-4: it runs on behind a crash of the check, and ends when its report is cancelled."""
+    """RSV-4: it runs on after a crash of the check, and ends when its report is cancelled."""
 
     async def rows(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
         yield {"id": 1}
@@ -84,7 +84,7 @@ async def check_a_cancelled_step_ends(world: ReportWorld, crashed: asyncio.Event
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("error", CRASHES, ids=["error", "cancellation"])
-async def test_a_cancelled_part_ends_behind_a_crash_of_the_check(
+async def test_a_cancelled_part_ends_after_a_crash_of_the_check(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """CLW-5: an error and a library's own cancellation are crashes."""
@@ -93,7 +93,7 @@ async def test_a_cancelled_part_ends_behind_a_crash_of_the_check(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("error", CRASHES, ids=["error", "cancellation"])
-async def test_a_cancelled_step_ends_behind_a_crash_of_the_check(
+async def test_a_cancelled_step_ends_after_a_crash_of_the_check(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """RSV-4: the same for steps of supervisors."""
@@ -104,17 +104,17 @@ async def test_a_cancelled_step_ends_behind_a_crash_of_the_check(
 
 
 class Detached(TaskGroup):
-    """Members are tasks whose failures are not seen."""
+    """A group that does not notice failures of its tasks."""
 
     def create_task(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Let it run by itself."""
+        """Start a task outside the group."""
         return asyncio.create_task(work)
 
 
 async def test_the_suite_notices_a_check_of_parts_that_crashes_alone(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check as a task of its own."""
+    """The mutant runs the check as a task of its own."""
     monkeypatch.setattr(claiming, "TaskGroup", Detached)
     with pytest.raises(pytest.fail.Exception, match="goes on without the check"):
         await check_a_cancelled_part_ends(alone, crashes_once(monkeypatch, PartsStore, "keep", CRASHES[0]))
@@ -123,7 +123,7 @@ async def test_the_suite_notices_a_check_of_parts_that_crashes_alone(
 async def test_the_suite_notices_a_check_of_steps_that_crashes_alone(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check as a task of its own."""
+    """The mutant runs the check as a task of its own."""
     monkeypatch.setattr(claiming, "TaskGroup", Detached)
     with pytest.raises(pytest.fail.Exception, match="goes on without the check"):
         await check_a_cancelled_step_ends(alone, crashes_once(monkeypatch, RecordsStore, "held", CRASHES[0]))

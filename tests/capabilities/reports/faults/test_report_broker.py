@@ -1,4 +1,4 @@
-"""RabbitMQ and reports: a message that comes again, a broker that dies, an exchange that is not there."""
+"""RabbitMQ and reports: a redelivered message, a killed broker, a missing exchange."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ from tickwright.transports.rabbitmq.topology import report_exchanges, report_nam
 
 
 class Calls:
-    """Counts who is asked, and holds ``rights`` where it is told to."""
+    """Counts the calls of listeners, and holds ``rights`` while its gate is closed."""
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
@@ -45,7 +45,7 @@ class Calls:
 async def node(
     url: str, rabbit: RabbitServer, redis: RedisServer, folder: Path, calls: Calls
 ) -> AsyncIterator[ReportWorld]:
-    """A process with the relay and both listeners, as it is wired; and the world that it works in."""
+    """Run a process with the relay and both listeners, wired as usual; yield its world."""
     prefix = prefix_of(url)
     settings = Settings(
         database_url=SecretStr(url), home=folder, amqp_url=SecretStr(rabbit.url), amqp_prefix=prefix,
@@ -64,7 +64,7 @@ async def node(
         )
         running = asyncio.create_task(made.run(signals=False))
         try:
-            await both_heard(rabbit, prefix)
+            await both_consumed(rabbit, prefix)
             yield world
         finally:
             made.supervisor.request()
@@ -76,10 +76,10 @@ def prefix_of(url: str) -> str:
     return f"reports-{url.rpartition('/')[2]}"
 
 
-async def both_heard(rabbit: RabbitServer, prefix: str) -> None:
-    """Wait until both listeners have a queue that somebody reads."""
+async def both_consumed(rabbit: RabbitServer, prefix: str) -> None:
+    """Wait until the queues of both listeners have consumers."""
 
-    async def heard() -> bool:
+    async def consumed() -> bool:
         try:
             async with raw_channel(rabbit.url) as channel:
                 for name in ("lefts", "rights"):
@@ -90,13 +90,13 @@ async def both_heard(rabbit: RabbitServer, prefix: str) -> None:
             return False
         return True
 
-    await eventually_async(heard, AGAIN_S, what="both listeners hear")
+    await eventually_async(consumed, AGAIN_S, what="both queues have consumers")
 
 
-async def test_a_message_that_comes_four_times_is_one_part(
+async def test_a_message_that_is_delivered_four_times_is_one_part(
     database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Redelivered while the part runs and behind its end: it counts once and runs once."""
+    """Redelivered while the part runs and after its end: it counts once and runs once."""
     calls = Calls()
     calls.gate.clear()
     async with (
@@ -108,27 +108,27 @@ async def test_a_message_that_comes_four_times_is_one_part(
         await channel.queue_bind(spy, names.broadcast)
         report = await ask(world)
 
-        async def told() -> DeliveredMessage | None:
+        async def announced() -> DeliveredMessage | None:
             found = await channel.basic_get(spy, no_ack=True)
             return found if isinstance(found.delivery, Basic.GetOk) else None
 
-        message = await eventually_async(told, what="the message is there")
+        message = await eventually_async(announced, what="the message arrives")
         assert message is not None
         await eventually_async(lambda: calls.asked[f"rights {report}"] == 1, what="it runs")
-        await world_says(world, report)
+        await one_is_counted(world, report)
 
-        async def again() -> None:
+        async def redeliver() -> None:
             for name in ("lefts", "rights"):
                 for _ in range(3):
                     await channel.basic_publish(
                         message.body, exchange=names.exchange, routing_key=name, properties=message.header.properties
                     )
 
-        await again()
+        await redeliver()
         calls.gate.set()
         row = await is_made(world, report)
-        await again()
-        await is_made(world, await ask(world))  # behind them in every queue
+        await redeliver()
+        await is_made(world, await ask(world))  # its messages come after them in every queue
         assert calls.asked[f"lefts {report}"] == calls.asked[f"rights {report}"] == 1
         parts = [await world.part(report, name) for name in ("lefts", "rights")]
         assert [part["attempts"] for part in parts] == [1, 1]
@@ -136,8 +136,8 @@ async def test_a_message_that_comes_four_times_is_one_part(
         await is_clean(world, report)
 
 
-async def world_says(world: ReportWorld, report: int) -> None:
-    """The hash counts the one that is done, once."""
+async def one_is_counted(world: ReportWorld, report: int) -> None:
+    """Wait until the hash counts the part that is done, once."""
 
     async def one() -> bool:
         return (await world.hash(report)).get("queryDoneCount") == "1"
@@ -145,10 +145,10 @@ async def world_says(world: ReportWorld, report: int) -> None:
     await eventually_async(one, what="one is counted")
 
 
-async def test_an_exchange_that_is_not_there_costs_seconds(
+async def test_a_missing_exchange_costs_seconds_and_no_report(
     database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Nobody hears of it: the parts are claimed from the table when their grace is over."""
+    """No announcement arrives: the parts are claimed from the table after their grace."""
     async with node(database_url, rabbit_server, redis_server, tmp_path, Calls()) as world:
         names = report_exchanges(prefix_of(database_url))
         async with raw_channel(rabbit_server.url) as channel:
@@ -161,10 +161,10 @@ async def test_an_exchange_that_is_not_there_costs_seconds(
 
 @pytest.mark.storm
 @pytest.mark.timeout(180)
-async def test_a_broker_that_is_killed_and_comes_back(
+async def test_a_broker_that_is_killed_and_restarted_costs_no_report(
     database_url: str, mortal_rabbit: RabbitServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """What runs goes on, what is asked meanwhile is made without it, and behind it messages are heard again."""
+    """A running report goes on, one requested meanwhile finishes without it, and messages announce later ones."""
     calls = Calls()
     calls.gate.clear()
     async with node(database_url, mortal_rabbit, redis_server, tmp_path, calls) as world:
@@ -177,7 +177,7 @@ async def test_a_broker_that_is_killed_and_comes_back(
         await is_made(world, first)
         await is_made(world, meanwhile)
         await asyncio.to_thread(mortal_rabbit.start)
-        await both_heard(mortal_rabbit, prefix_of(database_url))
+        await both_consumed(mortal_rabbit, prefix_of(database_url))
         after = await ask(world)
         await is_made(world, after)
         assert {*calls.asked.values()} == {1}

@@ -1,4 +1,4 @@
-"""Processes of reports killed in the middle: another one makes the file, whole and once, and nothing is left behind."""
+"""Processes of reports killed in the middle: another one makes the file, whole and once, and nothing else is left."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tickwright.capabilities.reports.plan import Listener
 
 POINTS = ("part_claimed", "part_fetched", "part_uploaded", "part_marked", "merging", "merged", "uploaded", "finished")
 ALONE = ("part_fetched", "part_uploaded", "merged", "uploaded")
-"""What is worth looking at without Redis."""
+"""Points that are tested without Redis, as well."""
 
 
 def log_of(world: ReportWorld, name: str = "child") -> Path:
@@ -25,7 +25,7 @@ def log_of(world: ReportWorld, name: str = "child") -> Path:
 
 
 async def check_killed(world: ReportWorld, redis: str | None, case: tuple[str, int]) -> None:
-    """G1, G2, G3: within a lease and seconds another one has made the file."""
+    """G1, G2, G3: within a lease and seconds another process has made the file."""
     point, rows = case
     child = start(world, log_of(world), redis, REPORT_KILL_AT=f"reports.{point}")
     async with killed_at_the_end(child):
@@ -38,17 +38,17 @@ async def check_killed(world: ReportWorld, redis: str | None, case: tuple[str, i
 
 
 @pytest.mark.storm
-async def test_what_a_killed_process_had_is_finished_by_another_one(report_worlds: ReportWorlds) -> None:
+async def test_another_process_finishes_the_report_of_a_killed_one(report_worlds: ReportWorlds) -> None:
     """Kill -9 at every point between two effects, with Redis and without: the same file, once."""
     cases = [("redis", check_killed, (point, LARGE)) for point in POINTS]
     cases += [("redis", check_killed, ("part_marked", SMALL))]
     cases += [("postgres", check_killed, (point, LARGE)) for point in ALONE]
-    for some in (cases[:5], cases[5:9], cases[9:]):  # each begins an interpreter
+    for some in (cases[:5], cases[5:9], cases[9:]):  # each case starts an interpreter
         await report_worlds.each(*some)
 
 
-async def test_a_part_that_kills_its_process_fails_and_takes_nobody_with_it(report_worlds: ReportWorlds) -> None:
-    """Its attempts are counted although nobody could say that they failed; the words tell what happened."""
+async def test_a_part_that_kills_its_process_fails_its_own_report_only(report_worlds: ReportWorlds) -> None:
+    """Its attempts count although no process reported their failure; the error names the lost process."""
     world = await report_worlds.make("redis")
     plan = plan_of(Listener(name="lefts", kind="function", attempts=2), merge="SELECT * FROM lefts")
     asked = {"rows": 1, "seed": 1}
@@ -67,7 +67,7 @@ async def test_a_part_that_kills_its_process_fails_and_takes_nobody_with_it(repo
 
 
 async def test_a_merge_that_kills_its_process_is_given_up(report_worlds: ReportWorlds) -> None:
-    """A file too large for every machine must not take one process after the other until its deadline."""
+    """A file too large for every machine must not kill one process after another until its deadline."""
     world = await report_worlds.make("postgres")
     report = await ask(world)
     async with world.process(functions()) as process:
@@ -83,7 +83,7 @@ async def test_a_merge_that_kills_its_process_is_given_up(report_worlds: ReportW
 
 
 def merging(world: ReportWorld) -> list[str]:
-    """Return the files that merges write into at the moment."""
+    """Return the files that merges are writing."""
     return [str(path) for path in (world.folder / "work").glob("*/out.csv") if path.stat().st_size > 0]
 
 
@@ -102,8 +102,8 @@ async def test_a_merge_process_that_is_killed_costs_a_try_and_no_report(report_w
     assert (row["rows"], row["tries"]) == (many, 2)
 
 
-async def test_a_report_that_is_cancelled_ends_its_merge(report_worlds: ReportWorlds) -> None:
-    """However its SQL goes on: the process is gone, and what it wrote."""
+async def test_cancelling_a_report_ends_its_merge(report_worlds: ReportWorlds) -> None:
+    """Even if its SQL does not end: its process and its files are gone."""
     world = await report_worlds.make("postgres")
     endless = "SELECT a.range AS a, b.range AS b FROM range(10000000) a, range(10000000) b"
     report = await world.request(plan_of("lefts", "rights", merge=endless), {"rows": 1, "seed": 1})

@@ -1,4 +1,4 @@
-"""PostgreSQL restarted, cut and asked by two at once while reports are made; and sources that die in the middle."""
+"""PostgreSQL restarted, disconnected and used by two processes at once; sources that die in the middle."""
 
 import asyncio
 from collections import Counter
@@ -54,15 +54,15 @@ async def test_a_restart_of_the_database_costs_seconds(
             except OSError:
                 return False
 
-        await eventually_async(over, AGAIN_S, what="it is over")
+        await eventually_async(over, AGAIN_S, what="it has ended")
         await is_made(mortal, report)
     await is_clean(mortal, report)
 
 
-async def test_a_step_whose_answers_are_lost_while_its_session_lives_is_taken_again(
+async def test_a_step_whose_answers_are_lost_is_claimed_again_by_a_live_session(
     report_worlds: ReportWorlds,
 ) -> None:
-    """Its answers are cut, and the session holds: what the ledger says is ours is given back, and made."""
+    """Its answers are lost and the session lives: the step that the ledger has under it is released and finished."""
     world = await report_worlds.make("postgres")
     async with TcpProxy("127.0.0.1", report_worlds.postgres.port) as proxy:
         stops = Stops()
@@ -73,15 +73,15 @@ async def test_a_step_whose_answers_are_lost_while_its_session_lives_is_taken_ag
             await eventually_async(lambda: stops.reached_times["reports.uploaded"] == 1)
             proxy.refuse()
             proxy.reset()
-            stops.open("reports.uploaded")  # its finish finds no database, and giving back finds none either
+            stops.open("reports.uploaded")  # neither its finish nor its release reaches the database
             await eventually_async(lambda: process.supervisor.counts["lost"] == 1)
             proxy.heal()
             await is_made(world, report)
     await is_clean(world, report)
 
 
-async def test_a_file_whose_commit_was_not_answered_is_not_thrown_away(report_worlds: ReportWorlds) -> None:
-    """The connection is cut behind COMMIT: the record has the file, so the file stays."""
+async def test_a_file_whose_commit_was_not_answered_is_kept(report_worlds: ReportWorlds) -> None:
+    """The connection is cut after COMMIT: the record has the file, so the file stays."""
     world = await report_worlds.make("postgres")
     async with TcpProxy("127.0.0.1", report_worlds.postgres.port) as proxy:
         stops = Stops()
@@ -100,8 +100,8 @@ async def test_a_file_whose_commit_was_not_answered_is_not_thrown_away(report_wo
     await is_true(world, row)
 
 
-async def test_a_step_that_is_tried_later_is_not_due_before(report_worlds: ReportWorlds) -> None:
-    """Though its delayed check is past: ten tries against a store that is away must not be over in a moment."""
+async def test_a_delayed_step_is_not_due_before_its_delay(report_worlds: ReportWorlds) -> None:
+    """Even if its delayed check is due: ten tries with an unavailable store must not end in a moment."""
     world = await report_worlds.make("postgres")
     report = await ask(world)
     await world.pool.execute("UPDATE tickwright.reports SET step_at = now(), check_at = now() - interval '1 min'")
@@ -112,8 +112,8 @@ async def test_a_step_that_is_tried_later_is_not_due_before(report_worlds: Repor
     assert due
 
 
-async def test_two_supervisors_take_each_step_once(report_worlds: ReportWorlds) -> None:
-    """Fifty reports: one file each, without upkeep, and no step that lost."""
+async def test_two_supervisors_claim_each_step_once(report_worlds: ReportWorlds) -> None:
+    """Fifty reports: one file each, before retention, and no lost step."""
     world = await report_worlds.make("redis")
     asked = [await ask(world, SMALL, seed) for seed in range(50)]
     async with world.process(functions()) as one, world.process(functions()) as two:
@@ -125,8 +125,8 @@ async def test_two_supervisors_take_each_step_once(report_worlds: ReportWorlds) 
     assert (counts["finished"], counts["lost"]) == (50, 0)
 
 
-async def test_cancel_against_finish(report_worlds: ReportWorlds) -> None:
-    """Two hundred pairs: who is told that it is cancelled gets no file, and what is finished has the one it names."""
+async def test_of_a_concurrent_cancel_and_finish_exactly_one_counts(report_worlds: ReportWorlds) -> None:
+    """Two hundred pairs: a cancelled report has no file, and a finished one has the file that it names."""
     world = await report_worlds.make("postgres")
     asked = [await ask(world, SMALL, seed) for seed in range(200)]
     await world.pool.execute("UPDATE tickwright.reports SET step_at = now()")
@@ -147,21 +147,21 @@ async def test_cancel_against_finish(report_worlds: ReportWorlds) -> None:
 
 
 class Cancels:
-    """A probe at which reports are cancelled, behind the merge, behind the upload or too late."""
+    """A probe that cancels reports, after the merge, after the upload or too late."""
 
     def __init__(self, world: ReportWorld) -> None:
         self._world = world
         self.answers: dict[int, asyncio.Task[bool]] = {}
 
     async def reached(self, name: str, /, **facts: object) -> None:
-        """Begin to cancel it; whoever works goes on."""
+        """Begin to cancel the report; its step goes on."""
         report = facts.get("report")
         if isinstance(report, int) and name == ("reports.uploaded", "reports.finished", "reports.merged")[report % 3]:
             self.answers[report] = asyncio.create_task(self._world.cancel(report))
 
 
 async def test_a_cancelled_report_keeps_no_file_and_a_finished_one_keeps_its_own(report_worlds: ReportWorlds) -> None:
-    """The whole way: the answer to the cancel and the record say the same, and objects follow."""
+    """The answer to the cancel, the record and the objects agree."""
     world = await report_worlds.make("postgres")
     cancels = Cancels(world)
     async with world.process(functions(), probe=cancels):
@@ -176,8 +176,8 @@ async def test_a_cancelled_report_keeps_no_file_and_a_finished_one_keeps_its_own
         await is_clean(world, report)
 
 
-async def test_a_source_that_dies_in_the_middle_of_a_query_is_asked_again(report_worlds: ReportWorlds) -> None:
-    """The attempt fails with its reason, and the next one brings the rows, all of them once."""
+async def test_a_source_that_dies_during_a_query_is_queried_again(report_worlds: ReportWorlds) -> None:
+    """The attempt fails, and the next one fetches all rows once."""
     world, rows = await report_worlds.make("postgres"), LARGE
     held = (
         "SELECT number AS id, CASE WHEN number = :rows THEN length(pg_sleep(:nap)::text) ELSE 0 END AS nap "

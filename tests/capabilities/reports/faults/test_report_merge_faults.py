@@ -1,4 +1,4 @@
-"""What a merge does when it may not go on: no memory, no disk, nobody who waits. It leaves no file and no process."""
+"""Merges that cannot go on: no memory, no disk, or a cancelled caller. They leave no file and no process."""
 
 import asyncio
 from pathlib import Path
@@ -28,10 +28,10 @@ def numbers(tmp_path: Path) -> PartFile:
 
 
 @pytest.mark.storm
-async def test_what_memory_does_not_hold_is_spilled_and_comes_out_whole(
+async def test_a_sort_that_memory_does_not_hold_is_spilled_and_complete(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
-    """Sorting more than it may hold, within the folder; every row comes out, and nothing of the spilling stays."""
+    """A sort of more than it may hold spills into the folder; every row comes out, and no spilled file stays."""
     sql = "SELECT n.id, n.pad || range AS p FROM numbers AS n, range(16) ORDER BY hash(n.id), range"
     out, spill = tmp_path / "out.csv", tmp_path / "spill"
     bounds = BOUNDS
@@ -39,13 +39,13 @@ async def test_what_memory_does_not_hold_is_spilled_and_comes_out_whole(
     await eventually_async(lambda: task.done() or (spill.is_dir() and any(spill.iterdir())), 60)
     assert not task.done(), "nothing was spilled"
     assert (await task).rows == 16 * ROWS
-    assert merges._warm, "the process has not given its memory back"
+    assert merges._warm, "the process has not released its memory"
     assert left(tmp_path) == ["out.csv"]
     ids = [int(line.split(b",")[0]) for line in out.read_bytes().split(b"\r\n")[1:-1]]
     assert (len(ids), sum(ids)) == (16 * ROWS, 16 * sum(range(ROWS)))
 
 
-async def test_more_memory_than_it_may_use_is_an_error_of_its_own(
+async def test_a_merge_that_needs_more_memory_than_it_may_use_is_refused(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
     """What cannot be spilled, such as one long list, ends the merge and not the process."""
@@ -57,7 +57,7 @@ async def test_more_memory_than_it_may_use_is_an_error_of_its_own(
 async def test_a_file_that_outgrows_its_bound_is_stopped(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
-    """The bound on disk holds for the file too, which DuckDB itself would let grow."""
+    """The bound on disk holds for the file, too, which DuckDB itself does not limit."""
     error = await failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS._replace(disk_bytes=4 * 1024 * 1024))
     assert isinstance(error, Rejected)
     assert error.code == "merge_too_large"
@@ -71,7 +71,7 @@ async def test_spilling_has_a_bound(merges: MergeProcesses, tmp_path: Path, numb
     assert error.code == "merge_too_large"
 
 
-async def test_a_full_disk_is_nobodys_mistake_and_leaves_no_file(
+async def test_a_full_disk_is_a_retriable_error_and_leaves_no_file(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
     """``/dev/full`` answers every write as a full disk does."""
@@ -82,17 +82,19 @@ async def test_a_full_disk_is_nobodys_mistake_and_leaves_no_file(
     assert error.code == "no_space"
 
 
-async def test_a_part_that_is_gone_is_no_empty_part(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
-    """A file that is not there is never a report without its rows."""
+async def test_a_part_whose_file_is_missing_is_not_an_empty_part(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """A report is never made without its rows."""
     numbers.path.unlink()
     assert (await failed(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)).code == "part_unreadable"
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_cancelled_merge_stops_at_once_and_is_heard_out(
+async def test_a_cancelled_merge_stops_at_once_and_is_waited_for(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile, times: int
 ) -> None:
-    """Whoever removes the folder afterwards removes it for good, however often it was cancelled."""
+    """Afterwards nothing writes into its folder any more, however often it was cancelled."""
     out = tmp_path / "out.csv"
     task = asyncio.create_task(merged(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
     await eventually_async(lambda: grown(out))
@@ -106,10 +108,10 @@ async def test_a_cancelled_merge_stops_at_once_and_is_heard_out(
     assert not any(map(lives, pids))
 
 
-async def test_a_merge_that_is_cancelled_before_its_first_statement_does_none(
+async def test_a_merge_cancelled_before_its_first_statement_runs_none(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
-    """Nothing of it is carried out behind its end."""
+    """No statement runs after its end."""
     task = asyncio.create_task(merged(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
     await asyncio.sleep(0)
     task.cancel()
@@ -119,7 +121,7 @@ async def test_a_merge_that_is_cancelled_before_its_first_statement_does_none(
 
 
 async def test_a_deadline_of_the_caller_ends_a_merge(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
-    """How long it may take, the report says."""
+    """The report sets how long it may take."""
     out = tmp_path / "out.csv"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
@@ -127,7 +129,7 @@ async def test_a_deadline_of_the_caller_ends_a_merge(merges: MergeProcesses, tmp
     assert left(tmp_path) == []
 
 
-async def test_merges_at_the_same_time_have_nothing_in_common(tmp_path: Path) -> None:
+async def test_merges_in_parallel_share_nothing(tmp_path: Path) -> None:
     """Each has a connection, a process and a folder of its own, and other rows under the same name."""
     parts = []
     for number in range(6):

@@ -1,4 +1,4 @@
-"""The process that merges: what it may take, whom it outlives, what its death means, and what it has of ours."""
+"""The merge process: its limits, its end with the worker, the meaning of its death, and what it inherits."""
 
 import asyncio
 import itertools
@@ -58,8 +58,8 @@ def numbers(tmp_path: Path) -> PartFile:
     return PartFile("numbers", path, (Column("id", "BIGINT"),))
 
 
-def told(pid: int, name: str) -> str:
-    """Return what the kernel tells of a process."""
+def proc_text(pid: int, name: str) -> str:
+    """Return a file of ``/proc`` for a process."""
     return Path(f"/proc/{pid}/{name}").read_text()
 
 
@@ -76,20 +76,20 @@ def open_files(pid: int) -> set[str]:
 async def test_one_huge_value_is_refused_and_takes_no_memory(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile, sql: str
 ) -> None:
-    """DuckDB does not count it; the kernel does. The worker itself holds nothing of it."""
+    """DuckDB does not count it; the kernel does. The worker holds nothing of it."""
     (pid,) = merges.pids
     before = status_bytes(os.getpid(), "VmHWM")
     error = await failed(merges, [numbers], sql, tmp_path, BOUNDS)
     assert isinstance(error, Rejected)
     assert error.code == "merge_too_large"
     assert status_bytes(os.getpid(), "VmHWM") - before < 32 * MIB
-    if lives(pid):  # it refused, and takes the next one
+    if lives(pid):  # it refused, and accepts the next job
         assert status_bytes(pid, "VmHWM") < BOUNDS.memory_bytes + HEADROOM_BYTES + 64 * MIB
     assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)).rows == 3
 
 
 async def test_a_feed_of_one_huge_value_is_refused(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
-    """The next stage's values go the same way."""
+    """A feed is computed in the same process."""
     with pytest.raises(Rejected) as caught:
         await merges.answer(
             Job(parts=[numbers], sql="SELECT repeat('x', 1000000000) AS a", folder=tmp_path, bounds=BOUNDS)
@@ -97,35 +97,35 @@ async def test_a_feed_of_one_huge_value_is_refused(merges: MergeProcesses, tmp_p
     assert caught.value.code == "merge_too_large"
 
 
-async def test_processor_time_ends_a_merge_that_nobody_ends(
+async def test_a_merge_ends_at_its_bound_on_processor_time(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
-    """A worker that hangs cannot cancel; the kernel can."""
+    """The kernel ends it even if its worker hangs."""
     error = await failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS._replace(cpu_s=0))
     assert isinstance(error, Unavailable)
     assert error.code == "merge_lost"
     assert f"signal {signal.SIGXCPU.value}" in error.message
 
 
-async def test_the_kernel_bounds_a_merge_and_takes_it_first(
+async def test_the_kernel_bounds_a_merge_and_kills_it_before_the_worker(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
-    """No core file, which would have rows in it; less of the processor than the worker, and no memory of its."""
+    """No core file, which would have rows in it; a lower priority than the worker's; bounded memory and time."""
     (pid,) = merges.pids
     await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)
-    limits = {line[:25].strip(): line[25:].split()[0] for line in told(pid, "limits").splitlines()}
+    limits = {line[:25].strip(): line[25:].split()[0] for line in proc_text(pid, "limits").splitlines()}
     assert limits["Max core file size"] == "0"
     assert BOUNDS.memory_bytes < int(limits["Max data size"]) < BOUNDS.memory_bytes + HEADROOM_BYTES + 64 * MIB
     assert int(limits["Max cpu time"]) <= BOUNDS.cpu_s + 60
-    assert told(pid, "oom_score_adj").strip() == "1000"
+    assert proc_text(pid, "oom_score_adj").strip() == "1000"
     assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 # ---------------------------------------------------------------------- its death
 
 
-async def test_a_spare_process_is_there_while_it_is_needed(tmp_path: Path, numbers: PartFile) -> None:
-    """It merges beside one that does not end, and is gone behind that: at rest it takes no memory."""
+async def test_a_spare_process_exists_while_it_is_needed(tmp_path: Path, numbers: PartFile) -> None:
+    """It merges beside a merge that does not end, and ends after that: at rest it takes no memory."""
     endless, other = tmp_path / "endless", tmp_path / "other"
     async with merge_processes(at_once=1, spare=1) as merges:
         endless.mkdir()
@@ -159,7 +159,7 @@ async def test_a_process_that_is_killed_is_an_error_to_try_again(
 async def test_a_warm_process_that_died_costs_no_merge(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
-    """Whether its death is known or not when the job comes: it is stopped first, so that it takes the job and dies."""
+    """Whether its death is known or not when the job comes; SIGSTOP makes it accept the job before it dies."""
     (pid,) = merges.pids
     os.kill(pid, signal.SIGSTOP)
     task = asyncio.create_task(merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS))
@@ -190,8 +190,8 @@ async def test_signals_for_the_worker_do_not_end_a_merge(
     assert merges.pids == [pid]
 
 
-def test_a_worker_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
-    """Kill -9 in the middle of a merge: both are gone, the one that merges and the one that waits."""
+def test_merge_processes_end_with_a_killed_worker(tmp_path: Path) -> None:
+    """Kill -9 in the middle of a merge: the merging and the idle process are gone."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path), ENDLESS], stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -206,8 +206,8 @@ def test_a_worker_that_is_killed_takes_its_processes_along(tmp_path: Path) -> No
     eventually(lambda: not any(map(lives, pids)))
 
 
-async def test_stopping_ends_all_and_waits_for_them(tmp_path: Path, numbers: PartFile) -> None:
-    """A merge that still runs is lost, and leaves nothing; one that comes behind it gets none."""
+async def test_stopping_ends_all_merge_processes_and_waits_for_them(tmp_path: Path, numbers: PartFile) -> None:
+    """A running merge is lost, and leaves nothing; a later one gets no process."""
     async with merge_processes(2) as merges:
         pids = merges.pids
         task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
@@ -231,8 +231,8 @@ async def test_a_process_is_used_again_and_not_for_ever(
     assert not lives(pid)
 
 
-async def test_one_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is tried again later: it may be the machine."""
+async def test_a_merge_process_that_cannot_start_is_a_retriable_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is retriable: the machine may be the cause."""
     for path in ("/nowhere/python", "/bin/false"):
         monkeypatch.setattr(sys, "executable", path)
         with pytest.raises(Unavailable) as caught:
@@ -240,8 +240,10 @@ async def test_one_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) ->
         assert caught.value.code == "merge_lost"
 
 
-async def test_an_answer_that_is_none_is_a_death(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
-    """As one that was cut off in the middle of a character: an error to try again, and another process afterwards."""
+async def test_an_unreadable_answer_counts_as_a_death_of_the_process(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """Such as one that was cut off in the middle of a character: the error is retriable."""
     process = await MergeProcess.start()
     try:
         job = Job(parts=[numbers], sql="SELECT 1 AS a", folder=tmp_path, bounds=BOUNDS)
@@ -255,7 +257,7 @@ async def test_an_answer_that_is_none_is_a_death(merges: MergeProcesses, tmp_pat
 
 
 def test_no_progress_is_drawn(tmp_path: Path) -> None:
-    """DuckDB takes a program without a file, as a merge process is, for a person at a terminal."""
+    """DuckDB takes a program without a file, such as a merge process, for an interactive session."""
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from tickwright.capabilities.reports.merge.sandbox import MergeBounds, open_duck\n"
@@ -266,8 +268,8 @@ def test_no_progress_is_drawn(tmp_path: Path) -> None:
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[(False,)]\n"
 
 
-def test_a_death_for_memory_is_told_from_others() -> None:
-    """What the process itself said of memory; any other death may be tried again, that by the kernel's choice too."""
+def test_a_death_for_lack_of_memory_is_distinguished_from_others() -> None:
+    """The process's own message decides; any other death is retriable, also a kill by the kernel."""
     assert died_for_memory(-6, b"terminate called after throwing an instance of 'std::bad_alloc'")
     assert died_for_memory(1, b"MemoryError at merging.py:1\n")
     assert not died_for_memory(1, b"ValueError at merging.py:1\n")
@@ -276,10 +278,10 @@ def test_a_death_for_memory_is_told_from_others() -> None:
     assert not died_for_memory(-9, b"MemoryError, of the job before, which was refused")
 
 
-async def test_a_merge_that_the_kernel_kills_for_others_is_tried_again(
+async def test_a_merge_that_the_kernel_kills_for_memory_is_tried_again(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the machine has no memory left these processes go first, whoever took it."""
+    """When the machine has no memory left, merge processes are killed first, whatever process used it."""
     monkeypatch.setattr(merge_process, "killed_for_memory", itertools.count().__next__)
     (pid,) = merges.pids
     task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
@@ -290,32 +292,32 @@ async def test_a_merge_that_the_kernel_kills_for_others_is_tried_again(
     assert "signal 9; the machine, or the container, had no memory left" in error.message
 
 
-def test_what_is_logged_of_a_death_has_no_paths_and_no_rows() -> None:
-    """The end of what it wrote, 1,000 characters at most."""
-    told = shown_errors(b"terminate called\n  what():  Ann, 1990-01-01\nat /srv/reports/7-1-x/out.csv: \xff\n")
-    assert told == "terminate called\nat …: \ufffd"
+def test_the_logged_output_of_a_dead_process_has_no_paths_and_no_rows() -> None:
+    """The end of its output, 1,000 characters at most."""
+    shown = shown_errors(b"terminate called\n  what():  Ann, 1990-01-01\nat /srv/reports/7-1-x/out.csv: \xff\n")
+    assert shown == "terminate called\nat …: \ufffd"
     assert len(shown_errors(b"x" * 4096)) == 1000
 
 
-# ---------------------------------------------------------------------- what it has
+# ---------------------------------------------------------------------- what it inherits
 
 
-async def test_a_merge_process_has_no_secrets_and_no_files_of_ours(
+async def test_a_merge_process_has_no_secrets_and_no_files_of_the_worker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of the environment what an interpreter needs; of the open files its three pipes and one more end of them."""
+    """Of the environment it has what an interpreter needs; of open files, pipes only."""
     monkeypatch.setenv("TICKWRIGHT_DATABASE_URL", "postgresql://me:hunter2@db/x")
     monkeypatch.setenv("FUND_PASSWORD", "hunter2")
     monkeypatch.setenv("LANG", "C.UTF-8")
-    with (tmp_path / "open").open("w") as ours:
-        os.set_inheritable(ours.fileno(), True)
+    with (tmp_path / "open").open("w") as opened:
+        os.set_inheritable(opened.fileno(), True)
         async with merge_processes() as merges:
             (pid,) = merges.pids
-            environment = dict(one.split("=", 1) for one in told(pid, "environ").split("\0") if one)
+            environment = dict(one.split("=", 1) for one in proc_text(pid, "environ").split("\0") if one)
             assert {*environment} <= {
                 "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DUCKDB_JE_MALLOC_CONF", "MALLOC_ARENA_MAX",
             }  # fmt: skip
-            assert "hunter2" not in told(pid, "cmdline")
+            assert "hunter2" not in proc_text(pid, "cmdline")
             assert open_files(pid) <= {"pipe", "socket"}
 
 
@@ -330,19 +332,19 @@ async def test_a_merge_process_has_no_secrets_and_no_files_of_ours(
         "COPY numbers TO 'x'",
     ],
 )
-async def test_sql_that_wants_more_than_its_parts_is_refused_there_too(
+async def test_a_merge_process_refuses_sql_that_reads_more_than_its_parts(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile, sql: str
 ) -> None:
-    """The first fence stands in the process itself; what it says comes back as it was said."""
+    """The process checks the SQL itself; its error reaches the worker unchanged."""
     error = await failed(merges, [numbers], sql, tmp_path, BOUNDS)
     assert isinstance(error, Rejected)
     assert error.code == "invalid_sql"
 
 
-async def test_errors_come_back_with_all_that_they_say(
+async def test_errors_of_a_merge_process_reach_the_worker_complete(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
-    """Family, code, words and details, as if it had been done here; the process goes on."""
+    """Class, code, message and details, as if raised in the worker; the process goes on."""
     pids = merges.pids
     refused = await failed(merges, [numbers], "SELECT nope FROM numbers", tmp_path, BOUNDS)
     assert (type(refused), refused.code) == (Rejected, "merge_refused")
@@ -356,7 +358,7 @@ async def test_errors_come_back_with_all_that_they_say(
     assert merges.pids == pids
 
 
-async def test_a_feed_comes_back_as_it_is(merges: MergeProcesses, tmp_path: Path) -> None:
+async def test_a_feed_reaches_the_worker_unchanged(merges: MergeProcesses, tmp_path: Path) -> None:
     """Also one that fills its bound, and texts of every kind."""
     texts = "repeat('ü', 200000) AS b, '\"' || chr(10) || chr(1) AS c"
     sql = f"SELECT range(99996) AS a, {texts}, NULL AS d, 1.5::DOUBLE AS e"
@@ -365,8 +367,8 @@ async def test_a_feed_comes_back_as_it_is(merges: MergeProcesses, tmp_path: Path
 
 
 def test_the_worker_itself_does_not_load_duckdb() -> None:
-    """Which would cost it 30 MiB for nothing."""
-    rooms = "parts.listeners, merge.supervisor, merge.process_pool, plugin"
-    modules = ", ".join(f"tickwright.capabilities.reports.{room}" for room in rooms.split(", "))
+    """That would cost 30 MiB."""
+    names = "parts.listeners, merge.supervisor, merge.process_pool, plugin"
+    modules = ", ".join(f"tickwright.capabilities.reports.{name}" for name in names.split(", "))
     code = f"import sys, {modules}; sys.exit('duckdb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

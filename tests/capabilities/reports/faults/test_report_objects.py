@@ -1,4 +1,4 @@
-"""The object store refuses, breaks off or is slow: tried again and done, or failed with a reason; never half a file."""
+"""The object store refuses, breaks off or is slow: an upload is repeated or fails with a reason; no file is partial."""
 
 import asyncio
 import secrets
@@ -23,7 +23,7 @@ CUT_BYTES = 100_000
 
 @dataclass
 class Bucket:
-    """A world whose objects are in a bucket behind a proxy, for those who work; the test looks past it."""
+    """A world whose processes reach its bucket through a proxy; the test reaches it directly."""
 
     world: ReportWorld
     proxy: TcpProxy
@@ -32,7 +32,7 @@ class Bucket:
 
 @asynccontextmanager
 async def bucket(worlds: ReportWorlds, server: ObjectServer) -> AsyncIterator[Bucket]:
-    """Open one of the test's own."""
+    """Open one for this test alone."""
     place = f"s3://{BUCKET}/{secrets.token_hex(8)}"
     async with TcpProxy("127.0.0.1", server.port) as proxy:
         world = await worlds.make("redis")
@@ -47,7 +47,7 @@ async def bucket(worlds: ReportWorlds, server: ObjectServer) -> AsyncIterator[Bu
 
 
 def refuse(proxy: TcpProxy) -> None:
-    """Nobody gets in."""
+    """Refuse all connections."""
     proxy.refuse()
     proxy.reset()
 
@@ -58,17 +58,17 @@ def cut(proxy: TcpProxy) -> None:
 
 
 def slow(proxy: TcpProxy) -> None:
-    """Every piece takes its time."""
+    """Delay every piece."""
     proxy.delay(0.3)
 
 
 def hold(proxy: TcpProxy) -> None:
-    """Take everything and answer nothing."""
+    """Accept everything and answer nothing."""
     proxy.hold("to_client")
 
 
 async def check(made: Bucket, point: str, fault: Callable[[TcpProxy], None]) -> None:
-    """The fault begins at the point and ends some time later: the report is made, nothing is asked for twice."""
+    """The fault begins at the point and ends some time later: the report finishes, and no part is fetched twice."""
     stops = Stops()
     stops.close(point)
     async with made.world.process(functions(), probe=stops, objects=made.objects):
@@ -92,10 +92,10 @@ async def check(made: Bucket, point: str, fault: Callable[[TcpProxy], None]) -> 
 
 
 @pytest.mark.storm
-async def test_a_store_that_comes_back_costs_time_and_nothing_else(
+async def test_a_store_that_recovers_costs_time_and_nothing_else(
     report_worlds: ReportWorlds, object_server: ObjectServer
 ) -> None:
-    """Refusing, cut half way, slow, silent: while a part is uploaded and while the file is."""
+    """Refusing, cut half way, slow or silent, during the upload of a part and of the file."""
 
     async def one(point: str, fault: Callable[[TcpProxy], None]) -> None:
         async with bucket(report_worlds, object_server) as made:
@@ -113,10 +113,10 @@ async def test_a_store_that_comes_back_costs_time_and_nothing_else(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("point", [PART, FILE])
-async def test_a_store_that_stays_away_ends_the_report_with_a_reason(
+async def test_a_store_that_stays_unavailable_fails_the_report_with_a_reason(
     report_worlds: ReportWorlds, object_server: ObjectServer, point: str
 ) -> None:
-    """Within its deadline, whatever it was doing; no file, and words that say what it waited for."""
+    """At its deadline, in whatever step; no file, and an error that names the deadline."""
     async with bucket(report_worlds, object_server) as made:
         stops = Stops()
         stops.close(point)
@@ -133,8 +133,8 @@ async def test_a_store_that_stays_away_ends_the_report_with_a_reason(
         await is_clean(made.world, report)
 
 
-async def test_a_folder_that_cannot_be_written_and_then_can(report_worlds: ReportWorlds) -> None:
-    """A part of the path is a file: the report fails and names the store; behind the repair the next one is made."""
+async def test_reports_finish_again_after_the_repair_of_an_unwritable_folder(report_worlds: ReportWorlds) -> None:
+    """A part of the path is a file: the report fails with an error; after the repair the next one finishes."""
     world = await report_worlds.make("postgres")
     objects = world.folder / "objects"
     objects.mkdir(exist_ok=True)

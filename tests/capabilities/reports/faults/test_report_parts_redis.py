@@ -1,4 +1,4 @@
-"""Parts in Redis: redelivered, killed, flushed, full, expired and strange; data, mark and count are one thing."""
+"""Parts in Redis: redelivered, killed, flushed, full, expired and foreign; data, mark and count always agree."""
 
 import asyncio
 import re
@@ -29,16 +29,16 @@ from tickwright.ports.reports import PartKey, Put, PutAnswer
 from tickwright.transports.redis.connection import RedisClient, Script
 from tickwright.transports.redis.stores import RedisParts
 
-# What has to hold of parts in Redis, as checks that a test runs on the product and a mutant's test on less.
+# The promises of parts in Redis, as checks that run on the product and on its mutants.
 
-LIFE = timedelta(minutes=10)
+TTL = timedelta(minutes=10)
 NONCE = "5f"
 EPOCHS = (1, 2, 9, 10, 2**31 - 1)
 
 
 @dataclass
 class PartsWorld:
-    """Parts under a prefix of the test's own, and the server as it is."""
+    """Parts under a prefix of the test, and a plain client of the server."""
 
     parts: RedisParts
     redis: Any  # its answers are not typed
@@ -46,11 +46,11 @@ class PartsWorld:
     prefix: str
 
     async def put(self, number: int, epoch: int, listener: str, data: bytes = b"[]", note: str = "") -> PutAnswer:
-        """Put a part with a full life."""
-        return await self.parts.put(PartKey(number, epoch, listener, NONCE), data, note, ttl=LIFE)
+        """Put a part with the full time to live."""
+        return await self.parts.put(PartKey(number, epoch, listener, NONCE), data, note, ttl=TTL)
 
-    async def said(self, number: int, epoch: int, listener: str, data: bytes = b"[]", note: str = "") -> Put:
-        """Put a part; return what became of it."""
+    async def put_outcome(self, number: int, epoch: int, listener: str, data: bytes = b"[]", note: str = "") -> Put:
+        """Put a part; return the outcome."""
         return (await self.put(number, epoch, listener, data, note)).put
 
     async def get(self, number: int, epoch: int, listener: str) -> bytes | None:
@@ -58,19 +58,19 @@ class PartsWorld:
         return await self.parts.get(PartKey(number, epoch, listener, NONCE))
 
     async def hash_of(self, number: int) -> dict[bytes, bytes]:
-        """Return a report's hash as it is."""
+        """Return all fields of a report's hash."""
         found: dict[bytes, bytes] = await self.redis.hgetall(self.parts.key(number))
         return found
 
-    async def life_ms(self, number: int) -> int:
-        """Return for how long it lives; -1 for ever, -2 there is none."""
+    async def ttl_ms(self, number: int) -> int:
+        """Return the time to live of a report's hash; -1 for ever, -2 without a hash."""
         found: int = await self.redis.pttl(self.parts.key(number))
         return found
 
 
 @asynccontextmanager
 async def parts_world(url: str, prefix: str | None = None) -> AsyncIterator[PartsWorld]:
-    """Open parts of the test's own."""
+    """Open parts under a prefix of the test."""
     prefix = fresh_prefix() if prefix is None else prefix
     link = RedisClient(url)
     async with Redis.from_url(url) as redis:
@@ -81,7 +81,7 @@ async def parts_world(url: str, prefix: str | None = None) -> AsyncIterator[Part
 
 
 async def check_counted_once(world: PartsWorld) -> None:
-    """A listener that is redelivered three times counts once, and who was first stays."""
+    """A listener that is redelivered three times counts once, and its first part stays."""
     assert await world.put(1, 1, "users", b"[1]", "first") == PutAnswer(Put.STORED, "first")
     for attempt in ("second", "third", "fourth"):
         assert await world.put(1, 1, "users", b"[2]", attempt) == PutAnswer(Put.ALREADY, "first")
@@ -97,41 +97,41 @@ async def check_counted_once(world: PartsWorld) -> None:
     }
 
 
-async def check_always_a_life(world: PartsWorld) -> None:
-    """Whatever is said of a hash, it ends by itself."""
-    full = LIFE / timedelta(milliseconds=1)
+async def check_always_a_time_to_live(world: PartsWorld) -> None:
+    """After every call, the hash has a time to live."""
+    full = TTL / timedelta(milliseconds=1)
     numbers = count(1)
 
-    async def lives(number: int) -> None:
-        assert 0 < await world.life_ms(number) <= full
+    async def expires(number: int) -> None:
+        assert 0 < await world.ttl_ms(number) <= full
 
-    for said, epoch in product(("users", "tags"), (1, 1, 2, 1)):
-        await world.put(number := 1, epoch, said)
-        await lives(number)
+    for listener, epoch in product(("users", "tags"), (1, 1, 2, 1)):
+        await world.put(number := 1, epoch, listener)
+        await expires(number)
     for _ in range(3):
         number = next(numbers)
         await world.put(number, 3, "users")
-        await lives(number)
+        await expires(number)
     await world.redis.persist(world.parts.key(1))
-    assert await world.said(1, 1, "users") is Put.STALE
-    await lives(1)
-    await world.parts.close(1, "finished", nonce=NONCE, ttl=LIFE)
-    await lives(1)
+    assert await world.put_outcome(1, 1, "users") is Put.STALE
+    await expires(1)
+    await world.parts.close(1, "finished", nonce=NONCE, ttl=TTL)
+    await expires(1)
     await world.redis.persist(world.parts.key(1))
-    assert await world.said(1, 9, "users") is Put.STALE
-    await lives(1)
+    assert await world.put_outcome(1, 9, "users") is Put.STALE
+    await expires(1)
 
 
-async def check_epochs_never_meet(world: PartsWorld) -> None:
-    """Every two epochs in both orders: nothing older is written, and what is newer begins with an empty hash."""
+async def check_epochs_never_mix(world: PartsWorld) -> None:
+    """Every two epochs in both orders: nothing older is written, and a newer one begins with an empty hash."""
     for number, (first, second) in enumerate(product(EPOCHS, EPOCHS), 1):
-        assert await world.said(number, first, "users", b"old") is Put.STORED
-        expected: dict[str, Any] = {"said": Put.STORED, "users": b"old", "count": b"2", "epoch": first}
+        assert await world.put_outcome(number, first, "users", b"old") is Put.STORED
+        expected: dict[str, Any] = {"outcome": Put.STORED, "users": b"old", "count": b"2", "epoch": first}
         if second < first:
-            expected |= {"said": Put.STALE, "count": b"1"}
+            expected |= {"outcome": Put.STALE, "count": b"1"}
         elif second > first:
             expected |= {"users": None, "count": b"1", "epoch": second}
-        assert await world.said(number, second, "tags", b"new") is expected["said"], (first, second)
+        assert await world.put_outcome(number, second, "tags", b"new") is expected["outcome"], (first, second)
         found = await world.hash_of(number)
         assert found[b"epoch"] == str(expected["epoch"]).encode(), (first, second)
         assert found[b"queryDoneCount"] == expected["count"], (first, second)
@@ -140,13 +140,13 @@ async def check_epochs_never_meet(world: PartsWorld) -> None:
             assert await world.get(number, epoch, "users") is None, (first, second)
 
 
-BRIEF = timedelta(milliseconds=60)
-CHECKS = (check_counted_once, check_always_a_life, check_epochs_never_meet)
+SHORT = timedelta(milliseconds=60)
+CHECKS = (check_counted_once, check_always_a_time_to_live, check_epochs_never_mix)
 
 
 @pytest.fixture
 async def world(redis_server: RedisServer) -> AsyncIterator[PartsWorld]:
-    """Parts of the test's own on the server that all share."""
+    """Parts under a prefix of the test on the shared server."""
     async with parts_world(redis_server.url) as world:
         yield world
 
@@ -155,13 +155,13 @@ async def world(redis_server: RedisServer) -> AsyncIterator[PartsWorld]:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-async def test_parts_count_once_live_for_a_time_and_keep_to_their_epoch(world: PartsWorld, check: Any) -> None:
-    """See each check."""
+async def test_parts_count_once_expire_and_never_mix_epochs(world: PartsWorld, check: Any) -> None:
+    """Each check has its own promise."""
     await check(world)
 
 
-async def test_the_hash_is_the_documents(redis_server: RedisServer) -> None:
-    """``FileDownloadRecordEntity-1111`` with ``queryDoneCount`` and a field per listener, to be read by others."""
+async def test_the_hash_has_the_names_of_the_source_document(redis_server: RedisServer) -> None:
+    """``FileDownloadRecordEntity-1111`` with ``queryDoneCount`` and a field per listener, for other programs."""
     async with parts_world(redis_server.url, "") as world:
         assert world.parts.key(1111) == "FileDownloadRecordEntity-1111"
         await world.put(1111, 1, "vs_withdraw", b'[{"id":1}]', "note")
@@ -174,26 +174,26 @@ async def test_two_prefixes_share_nothing(world: PartsWorld) -> None:
     """Two installations on one Redis may both have a first report."""
     other = RedisParts(world.link, world.prefix + "2")
     await world.put(1, 1, "users", b"mine")
-    assert await other.put(PartKey(1, 1, "users", NONCE), b"theirs", "", ttl=LIFE) == PutAnswer(Put.STORED, "")
+    assert await other.put(PartKey(1, 1, "users", NONCE), b"theirs", "", ttl=TTL) == PutAnswer(Put.STORED, "")
     assert await world.get(1, 1, "users") == b"mine"
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))  # a slow machine is no fault
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))  # a slow machine is no failure
 @given(data=st.binary(max_size=300), note=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 async def test_data_comes_back_byte_for_byte(redis_server: RedisServer, data: bytes, note: str) -> None:
-    """Also what is no UTF-8, lone surrogates and NUL among it."""
+    """Also data that is not UTF-8, with lone surrogates and NUL."""
     async with parts_world(redis_server.url) as world:
         assert await world.put(1, 1, "users", data, note) == PutAnswer(Put.STORED, note)
         assert await world.get(1, 1, "users") == data
         assert await world.put(1, 1, "users", b"other", "other") == PutAnswer(Put.ALREADY, note)
 
 
-async def test_a_report_that_is_over_takes_nothing_more(world: PartsWorld) -> None:
-    """A late listener hears it, of whatever epoch; the data is gone. Closing twice or without a hash is harmless."""
+async def test_a_report_that_has_ended_accepts_no_part(world: PartsWorld) -> None:
+    """A late put of any epoch is stale; the data is gone. Closing twice or without a hash is harmless."""
     await world.put(1, 2, "users", b"data")
-    await world.parts.close(1, "finished", nonce=NONCE, ttl=LIFE)
-    await world.parts.close(1, "finished", nonce=NONCE, ttl=LIFE)
-    await world.parts.close(2, "cancelled", nonce=NONCE, ttl=LIFE)
+    await world.parts.close(1, "finished", nonce=NONCE, ttl=TTL)
+    await world.parts.close(1, "finished", nonce=NONCE, ttl=TTL)
+    await world.parts.close(2, "cancelled", nonce=NONCE, ttl=TTL)
     assert await world.hash_of(1) == {b"record": NONCE.encode(), b"status": b"finished"}
     for number, epoch in ((1, 1), (1, 2), (1, 3), (2, 1)):
         assert await world.put(number, epoch, "tags") == PutAnswer(Put.STALE, "")
@@ -201,61 +201,61 @@ async def test_a_report_that_is_over_takes_nothing_more(world: PartsWorld) -> No
     assert await world.hash_of(2) == {b"record": NONCE.encode(), b"status": b"cancelled"}
 
 
-async def test_a_tombstone_ends_and_is_not_kept_alive_by_who_comes_late(world: PartsWorld) -> None:
-    """It stands for its life, then the record in PostgreSQL says that the report is over."""
+async def test_a_tombstone_expires_and_is_not_renewed_by_late_calls(world: PartsWorld) -> None:
+    """Afterwards the record in PostgreSQL says that the report has ended."""
     await world.parts.close(1, "failed", nonce=NONCE, ttl=timedelta(seconds=30))
-    assert await world.said(1, 1, "users") is Put.STALE
-    await world.parts.touch([(1, 1)], ttl=LIFE)
-    assert 0 < await world.life_ms(1) <= 30_000
-    await world.parts.close(1, "failed", nonce=NONCE, ttl=BRIEF)
+    assert await world.put_outcome(1, 1, "users") is Put.STALE
+    await world.parts.touch([(1, 1)], ttl=TTL)
+    assert 0 < await world.ttl_ms(1) <= 30_000
+    await world.parts.close(1, "failed", nonce=NONCE, ttl=SHORT)
 
     async def gone() -> bool:
-        return await world.life_ms(1) == -2
+        return await world.ttl_ms(1) == -2
 
     await eventually_async(gone)
 
 
-async def test_a_touch_renews_those_who_are_there_and_makes_none(world: PartsWorld) -> None:
-    """More than fit into one round trip; not another epoch's, and a key of somebody else stops no other."""
-    brief = timedelta(seconds=20)
+async def test_a_touch_renews_existing_hashes_and_makes_none(world: PartsWorld) -> None:
+    """More than fit into one round trip; not those of another epoch; a foreign key does not stop the others."""
+    short = timedelta(seconds=20)
     for number in (1, 2, 1200):
-        await world.parts.put(PartKey(number, 1, "users", NONCE), b"", "", ttl=brief)
-    await world.redis.set(world.parts.key(3), "somebody else's")
-    await world.parts.touch([(number, 2 if number == 2 else 1) for number in range(1, 1201)], ttl=LIFE)
-    assert await world.life_ms(1) > 20_000
-    assert await world.life_ms(1200) > 20_000
-    assert await world.life_ms(2) <= 20_000
-    assert await world.life_ms(3) == -1
-    assert await world.life_ms(4) == -2
-    await world.parts.touch([], ttl=LIFE)
+        await world.parts.put(PartKey(number, 1, "users", NONCE), b"", "", ttl=short)
+    await world.redis.set(world.parts.key(3), "foreign")
+    await world.parts.touch([(number, 2 if number == 2 else 1) for number in range(1, 1201)], ttl=TTL)
+    assert await world.ttl_ms(1) > 20_000
+    assert await world.ttl_ms(1200) > 20_000
+    assert await world.ttl_ms(2) <= 20_000
+    assert await world.ttl_ms(3) == -1
+    assert await world.ttl_ms(4) == -2
+    await world.parts.touch([], ttl=TTL)
 
 
-async def test_listeners_that_race_are_stored_once_each(world: PartsWorld, redis_server: RedisServer) -> None:
+async def test_parts_that_are_put_at_once_are_stored_once_each(world: PartsWorld, redis_server: RedisServer) -> None:
     """Twenty listeners, each redelivered to two processes at once: twenty marks, a count of twenty."""
     async with redis_link(redis_server.url) as link:
         two = (world.parts, RedisParts(link, world.prefix))
         keys = [PartKey(1, 1, f"l{number}", NONCE) for number in range(20)]
-        said = await asyncio.gather(
-            *(parts.put(key, b"x", f"{process}", ttl=LIFE) for key in keys for process, parts in enumerate(two))
+        answers = await asyncio.gather(
+            *(parts.put(key, b"x", f"{process}", ttl=TTL) for key in keys for process, parts in enumerate(two))
         )
-    assert Counter(answer.put for answer in said) == {Put.STORED: 20, Put.ALREADY: 20}
-    for one, other in zip(said[::2], said[1::2], strict=True):
-        assert one.note == other.note, "two attempts were told different things"
+    assert Counter(answer.put for answer in answers) == {Put.STORED: 20, Put.ALREADY: 20}
+    for one, other in zip(answers[::2], answers[1::2], strict=True):
+        assert one.note == other.note, "two attempts got different notes"
     assert (await world.hash_of(1))[b"queryDoneCount"] == b"20"
 
 
 @pytest.mark.parametrize("listener", ["record", "epoch", "queryDoneCount", "status", "done:users", "dead"])
-async def test_a_listener_cannot_take_a_field_of_the_hash(world: PartsWorld, listener: str) -> None:
+async def test_a_listener_cannot_have_the_name_of_a_field_of_the_hash(world: PartsWorld, listener: str) -> None:
     """Its data would be read as an epoch or a count."""
     with pytest.raises(Rejected) as refused:
         await world.put(1, 1, listener)
     assert refused.value.code == "reserved_listener"
-    assert await world.life_ms(1) == -2
+    assert await world.ttl_ms(1) == -2
 
 
 async def test_a_part_that_is_too_large_for_redis_is_refused(world: PartsWorld) -> None:
-    """A mebibyte at most: one blob must not hold up everybody else's commands."""
-    assert await world.said(1, 1, "users", b"x" * module.DATA_BYTES_MAX) is Put.STORED
+    """1 MiB at most: one large value must not hold up the commands of other clients."""
+    assert await world.put_outcome(1, 1, "users", b"x" * module.DATA_BYTES_MAX) is Put.STORED
     with pytest.raises(Rejected) as refused:
         await world.put(1, 1, "tags", b"x" * (module.DATA_BYTES_MAX + 1))
     assert refused.value.code == "part_too_large"
@@ -263,14 +263,14 @@ async def test_a_part_that_is_too_large_for_redis_is_refused(world: PartsWorld) 
         await world.put(1, 1, "tags", b"", "x" * (module.NOTE_BYTES_MAX + 1))
 
 
-# ---------------------------------------------------------------------- what somebody else does
+# ---------------------------------------------------------------------- what other programs write
 
 
-async def test_a_count_or_a_mark_that_somebody_changed_is_put_right(world: PartsWorld) -> None:
-    """The count is the number of marks, and a mark without data is none."""
+async def test_a_changed_count_or_mark_is_corrected(world: PartsWorld) -> None:
+    """The count is the number of marks, and a mark without data does not count."""
     await world.put(1, 1, "users", b"data", "first")
     await world.redis.hincrby(world.parts.key(1), "queryDoneCount", 5)
-    assert await world.said(1, 1, "users") is Put.ALREADY
+    assert await world.put_outcome(1, 1, "users") is Put.ALREADY
     assert (await world.hash_of(1))[b"queryDoneCount"] == b"1"
     await world.redis.hdel(world.parts.key(1), "users")
     assert await world.get(1, 1, "users") is None
@@ -281,43 +281,41 @@ async def test_a_count_or_a_mark_that_somebody_changed_is_put_right(world: Parts
     assert await world.put(1, 1, "users", b"third", "third") == PutAnswer(Put.STORED, "third")
 
 
-async def test_the_hash_of_another_record_of_the_same_number_is_not_ours(world: PartsWorld) -> None:
+async def test_the_hash_of_another_record_with_the_same_id_is_left_alone(world: PartsWorld) -> None:
     """Two databases on one Redis both have a report 1: nothing is read, written or closed by the other one."""
     theirs = PartKey(1, 2, "users", "another nonce")
     await world.put(1, 1, "users", b"mine", "first")
     before = await world.hash_of(1)
     with pytest.raises(Unavailable) as refused:
-        await world.parts.put(theirs, b"theirs", "", ttl=LIFE)
+        await world.parts.put(theirs, b"theirs", "", ttl=TTL)
     assert refused.value.code == "hash_not_ours"
     assert await world.parts.get(theirs._replace(epoch=1)) is None
     with capture_logs() as lines:
-        await world.parts.close(1, "finished", nonce=theirs.nonce, ttl=LIFE)
+        await world.parts.close(1, "finished", nonce=theirs.nonce, ttl=TTL)
     assert [line["event"] for line in lines] == ["redis.hash_foreign"]
     assert await world.hash_of(1) == before
-    await world.parts.close(1, "finished", nonce=NONCE, ttl=LIFE)
+    await world.parts.close(1, "finished", nonce=NONCE, ttl=TTL)
     with pytest.raises(Unavailable):
-        await world.parts.put(theirs, b"theirs", "", ttl=LIFE)
+        await world.parts.put(theirs, b"theirs", "", ttl=TTL)
 
 
 FOREIGN: dict[str, Callable[[Any, str], Any]] = {
     "text": lambda redis, key: redis.set(key, "x"),
     "list": lambda redis, key: redis.rpush(key, "x"),
     "stray count": lambda redis, key: redis.hincrby(key, "queryDoneCount", 1),
-    "words": lambda redis, key: redis.hset(key, "epoch", "one"),
+    "a word": lambda redis, key: redis.hset(key, "epoch", "one"),
     "zero": lambda redis, key: redis.hset(key, "epoch", "0"),
     "negative": lambda redis, key: redis.hset(key, "epoch", "-1"),
     "fraction": lambda redis, key: redis.hset(key, "epoch", "1.0"),
     "hexadecimal": lambda redis, key: redis.hset(key, "epoch", "0x1"),
     "too long": lambda redis, key: redis.hset(key, "epoch", "1" * 16),
-    "no text": lambda redis, key: redis.hset(key, "epoch", b"\xff"),
+    "not utf-8": lambda redis, key: redis.hset(key, "epoch", b"\xff"),
 }
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-async def test_what_somebody_else_wrote_under_the_key_stays_and_the_part_goes_elsewhere(
-    world: PartsWorld, kind: str
-) -> None:
-    """The answer names the key and the remedy; what was there is as it was, and no data is read out of it."""
+async def test_foreign_data_under_the_key_stays_and_the_put_is_refused(world: PartsWorld, kind: str) -> None:
+    """The error names the key; the foreign data is unchanged, and nothing is read out of it."""
     key = world.parts.key(1)
     await FOREIGN[kind](world.redis, key)
     before = await world.redis.dump(key)
@@ -326,17 +324,17 @@ async def test_what_somebody_else_wrote_under_the_key_stays_and_the_part_goes_el
     assert refused.value.code == "hash_foreign"
     assert key in refused.value.message
     assert await world.get(1, 1, "users") is None
-    await world.parts.touch([(1, 1)], ttl=LIFE)
+    await world.parts.touch([(1, 1)], ttl=TTL)
     assert await world.redis.dump(key) == before
-    assert await world.life_ms(1) == -1
+    assert await world.ttl_ms(1) == -1
 
 
 async def test_a_key_of_another_type_is_left_alone_with_a_line_in_the_log(world: PartsWorld) -> None:
-    """Nothing is silent: who reads and who closes say so as well."""
+    """Reading and closing log it."""
     await world.redis.set(world.parts.key(1), "x")
     with capture_logs() as lines:
         assert await world.get(1, 1, "users") is None
-        await world.parts.close(1, "failed", nonce=NONCE, ttl=LIFE)
+        await world.parts.close(1, "failed", nonce=NONCE, ttl=TTL)
     assert [(line["event"], line["key"]) for line in lines] == [("redis.hash_foreign", world.parts.key(1))] * 2
     assert await world.redis.get(world.parts.key(1)) == b"x"
 
@@ -344,13 +342,13 @@ async def test_a_key_of_another_type_is_left_alone_with_a_line_in_the_log(world:
 # ---------------------------------------------------------------------- what the server does
 
 
-async def test_a_put_whose_reply_was_lost_is_already_there(redis_server: RedisServer) -> None:
-    """Nobody knows what was done; the same again says so, with our own note."""
+async def test_a_put_whose_reply_was_lost_is_already_stored(redis_server: RedisServer) -> None:
+    """The answer to the repeated put has the note of the first."""
     async with (
         TcpProxy("127.0.0.1", redis_server.port) as proxy,
         parts_world(proxy.rewrite(redis_server.url)) as world,
     ):
-        await world.put(1, 1, "warm", b"[]")  # the script is known: a lost NOSCRIPT would be a put that was not done
+        await world.put(1, 1, "warm", b"[]")  # loads the script: a lost NOSCRIPT would be a put that was not done
         proxy.drop_replies()
         with pytest.raises(Unavailable, match="does not answer"):
             await world.put(1, 1, "users", b"[]", "mine")
@@ -358,19 +356,19 @@ async def test_a_put_whose_reply_was_lost_is_already_there(redis_server: RedisSe
         assert await world.put(1, 1, "users", b"[]", "again") == PutAnswer(Put.ALREADY, "mine")
 
 
-async def test_a_flush_in_the_middle_loses_the_parts_and_says_so(mortal_redis: RedisServer) -> None:
-    """What is gone is not there, instead of empty; and what comes afterwards begins a hash with a life."""
+async def test_after_a_flush_a_part_is_missing(mortal_redis: RedisServer) -> None:
+    """A lost part is missing instead of empty; a later put begins a hash with a time to live."""
     async with parts_world(mortal_redis.url) as world:
         await world.put(1, 1, "users", b"data")
         await world.redis.flushall()
         assert await world.get(1, 1, "users") is None
-        assert await world.said(1, 2, "tags", b"new") is Put.STORED
+        assert await world.put_outcome(1, 2, "tags", b"new") is Put.STORED
         assert (await world.hash_of(1)).keys() == {b"record", b"epoch", b"tags", b"done:tags", b"queryDoneCount"}
-        assert await world.life_ms(1) > 0
+        assert await world.ttl_ms(1) > 0
 
 
-async def test_a_restart_without_persistence_is_a_flush() -> None:
-    """The scripts are gone as well: their text is sent again, and touches of many find it so too."""
+async def test_after_a_restart_without_persistence_parts_are_missing() -> None:
+    """The scripts are lost as well: every call sends its script again, a touch of many hashes, too."""
     with started(RedisServer({"appendonly": "no"})) as server:
         async with parts_world(server.url) as world:
             await world.put(1, 1, "users", b"data")
@@ -383,20 +381,20 @@ async def test_a_restart_without_persistence_is_a_flush() -> None:
 
             await eventually_async(gone)
             await world.redis.script_flush()
-            assert await world.said(1, 1, "users") is Put.STORED
+            assert await world.put_outcome(1, 1, "users") is Put.STORED
             await world.redis.script_flush()
-            await world.parts.touch([(1, 1), (2, 1), (3, 1)], ttl=LIFE / 2)
-            assert await world.life_ms(1) <= 300_000
+            await world.parts.touch([(1, 1), (2, 1), (3, 1)], ttl=TTL / 2)
+            assert await world.ttl_ms(1) <= 300_000
             await world.redis.script_flush()
-            await world.parts.close(1, "failed", nonce=NONCE, ttl=LIFE)
+            await world.parts.close(1, "failed", nonce=NONCE, ttl=TTL)
 
 
 async def test_a_killed_server_has_whole_parts_or_none(mortal_redis: RedisServer) -> None:
-    """Kill -9 between any two writes: what was answered is there, and no mark is without data or count."""
+    """Kill -9 between any two writes: an answered put is kept, and every mark has its data and count."""
     async with parts_world(mortal_redis.url) as world:
         answered: set[int] = set()
 
-        async def bring(first: int) -> None:
+        async def put_parts(first: int) -> None:
             number = first
             with suppress(Unavailable):
                 while True:
@@ -405,10 +403,10 @@ async def test_a_killed_server_has_whole_parts_or_none(mortal_redis: RedisServer
                     answered.add(number)
                     number += 4
 
-        bringing = [asyncio.create_task(bring(first)) for first in range(1, 5)]
+        tasks = [asyncio.create_task(put_parts(first)) for first in range(1, 5)]
         await eventually_async(lambda: len(answered) > 100, what="a hundred reports have their parts")
         await asyncio.to_thread(mortal_redis.kill9)
-        await asyncio.gather(*bringing)
+        await asyncio.gather(*tasks)
         await asyncio.to_thread(mortal_redis.start)
         for number in range(1, max(answered) + 8):
             found = await world.hash_of(number)
@@ -416,26 +414,26 @@ async def test_a_killed_server_has_whole_parts_or_none(mortal_redis: RedisServer
             if marks or found:
                 assert {name: len(found[name]) for name in marks} == dict.fromkeys(marks, 5000)
                 assert found[b"queryDoneCount"] == str(len(marks)).encode()
-                assert await world.life_ms(number) > 0
+                assert await world.ttl_ms(number) > 0
             assert len(marks) == 2 or number not in answered, "what was answered was lost"
 
 
-async def test_a_hash_whose_life_ended_is_gone_and_comes_back_with_one(world: PartsWorld) -> None:
-    """The naive count recreated it without a life, at 1, for ever."""
-    await world.parts.put(PartKey(1, 1, "users", NONCE), b"data", "", ttl=BRIEF)
+async def test_an_expired_hash_is_made_again_with_a_time_to_live(world: PartsWorld) -> None:
+    """A plain ``HINCRBY`` would recreate it without a time to live."""
+    await world.parts.put(PartKey(1, 1, "users", NONCE), b"data", "", ttl=SHORT)
 
     async def gone() -> bool:
         return await world.get(1, 1, "users") is None
 
     await eventually_async(gone)
     assert await world.hash_of(1) == {}
-    assert await world.said(1, 1, "tags") is Put.STORED
+    assert await world.put_outcome(1, 1, "tags") is Put.STORED
     assert (await world.hash_of(1))[b"queryDoneCount"] == b"1"
-    assert await world.life_ms(1) > 0
+    assert await world.ttl_ms(1) > 0
 
 
-async def test_a_full_redis_refuses_and_keeps_what_it_has(mortal_redis: RedisServer) -> None:
-    """Out of memory under noeviction: said in so many words, nothing half written; what is there can be read."""
+async def test_a_full_redis_refuses_puts_and_keeps_its_parts(mortal_redis: RedisServer) -> None:
+    """Out of memory under noeviction: the error names it, nothing is half written, and stored parts can be read."""
     async with parts_world(mortal_redis.url) as world:
         await world.put(1, 1, "users", b"data")
         before = await world.hash_of(1)
@@ -447,22 +445,22 @@ async def test_a_full_redis_refuses_and_keeps_what_it_has(mortal_redis: RedisSer
         assert await world.hash_of(1) == before
         assert await world.hash_of(2) == {}
         assert await world.get(1, 1, "users") == b"data"
-        await world.parts.touch([(1, 1)], ttl=LIFE)
-        await world.parts.close(1, "failed", nonce=NONCE, ttl=LIFE)
+        await world.parts.touch([(1, 1)], ttl=TTL)
+        await world.parts.close(1, "failed", nonce=NONCE, ttl=TTL)
         assert await world.hash_of(1) == {b"record": NONCE.encode(), b"status": b"failed"}
         await world.redis.config_set("maxmemory", 0)
-        assert await world.said(2, 1, "users") is Put.STORED
+        assert await world.put_outcome(2, 1, "users") is Put.STORED
 
 
-async def test_a_replica_and_a_server_that_is_away_are_unavailable(mortal_redis: RedisServer) -> None:
-    """Every method says so within seconds, with what the server said."""
+async def test_a_replica_and_a_stopped_server_are_unavailable(mortal_redis: RedisServer) -> None:
+    """Every method raises it within seconds, with the server's own message."""
     async with parts_world(mortal_redis.url) as world:
         await world.put(1, 1, "users")
         await world.redis.replicaof("127.0.0.1", "1")
         calls: list[Callable[[], Any]] = [
             lambda: world.put(1, 1, "tags"),
-            lambda: world.parts.touch([(2, 1), (1, 1)], ttl=LIFE),
-            lambda: world.parts.close(1, "failed", nonce=NONCE, ttl=LIFE),
+            lambda: world.parts.touch([(2, 1), (1, 1)], ttl=TTL),
+            lambda: world.parts.close(1, "failed", nonce=NONCE, ttl=TTL),
         ]
         for call in calls:
             with pytest.raises(Unavailable, match="read only replica"):
@@ -475,7 +473,7 @@ async def test_a_replica_and_a_server_that_is_away_are_unavailable(mortal_redis:
 
 
 async def test_on_a_cluster_every_call_has_one_key() -> None:
-    """No hash tag is needed; a slot that nobody serves is an answer, not a silence."""
+    """No hash tag is needed; a slot that no node serves is an error."""
     with started(RedisServer({"cluster-enabled": "yes", "cluster-port": str(free_port())})) as server:
         async with parts_world(server.url) as world:
             with pytest.raises(Unavailable, match="ot served"):
@@ -484,19 +482,19 @@ async def test_on_a_cluster_every_call_has_one_key() -> None:
 
             async def serves() -> bool:
                 with suppress(Unavailable):
-                    return await world.said(1, 1, "users") in {Put.STORED, Put.ALREADY}
+                    return await world.put_outcome(1, 1, "users") in {Put.STORED, Put.ALREADY}
                 return False
 
             await eventually_async(serves, 30)
             for number in range(2, 30):
-                assert await world.said(number, 1, "users") is Put.STORED
-            await world.parts.touch([(number, 1) for number in range(1, 30)], ttl=LIFE / 2)
-            assert await world.life_ms(29) <= 300_000
-            await world.parts.close(29, "finished", nonce=NONCE, ttl=LIFE)
+                assert await world.put_outcome(number, 1, "users") is Put.STORED
+            await world.parts.touch([(number, 1) for number in range(1, 30)], ttl=TTL / 2)
+            assert await world.ttl_ms(29) <= 300_000
+            await world.parts.close(29, "finished", nonce=NONCE, ttl=TTL)
 
 
-async def test_a_node_of_a_cluster_that_has_not_the_key_says_where_it_is() -> None:
-    """The client follows no redirection: the answer names the slot and the node, and nothing is lost in silence."""
+async def test_a_cluster_node_without_the_key_names_the_node_that_has_it() -> None:
+    """The client follows no redirection: the error names the slot and the node."""
     ports = [free_port(), free_port()]
     servers = [RedisServer({"cluster-enabled": "yes", "cluster-port": str(port)}) for port in ports]
     with started(servers[0]), started(servers[1]):
@@ -506,41 +504,41 @@ async def test_a_node_of_a_cluster_that_has_not_the_key_says_where_it_is() -> No
             await one.redis.cluster("MEET", "127.0.0.1", servers[1].port, ports[1])
 
             async def whole() -> bool:
-                said = [await world.redis.cluster("INFO") for world in (one, other)]
-                return all(facts["cluster_state"] == "ok" and facts["cluster_slots_ok"] == "16384" for facts in said)
+                infos = [await world.redis.cluster("INFO") for world in (one, other)]
+                return all(facts["cluster_state"] == "ok" and facts["cluster_slots_ok"] == "16384" for facts in infos)
 
             await eventually_async(whole, 60)
             for number in range(1, 21):
                 slot = await one.redis.cluster("KEYSLOT", one.parts.key(number))
                 here, there = (one, other) if slot < 8192 else (other, one)
-                assert await here.said(number, 1, "users") is Put.STORED
+                assert await here.put_outcome(number, 1, "users") is Put.STORED
                 with pytest.raises(Unavailable, match=f"{slot} 127.0.0.1:"):
                     await there.put(number, 1, "tags")
                 with pytest.raises(Unavailable):
                     await there.get(number, 1, "users")
 
 
-async def test_a_user_needs_no_more_rights_than_the_page_says(mortal_redis: RedisServer) -> None:
-    """README names the keys and commands; with these alone everything of parts works."""
+async def test_a_redis_user_needs_no_more_rights_than_the_readme_names(mortal_redis: RedisServer) -> None:
+    """It names keys and commands; with these alone every method of parts works."""
     page = Path(module.__file__).with_name("README.md").read_text(encoding="utf-8")
-    [(keys, said)] = re.findall(r"^`~(FileDownloadRecordEntity-\*) ([^`]+)`", page, re.MULTILINE)
+    [(keys, commands)] = re.findall(r"^`~(FileDownloadRecordEntity-\*) ([^`]+)`", page, re.MULTILINE)
     async with Redis.from_url(mortal_redis.url) as redis:
-        await redis.acl_setuser("poor", enabled=True, passwords=["+secret"], keys=[keys], commands=said.split())
-    async with parts_world(mortal_redis.url.replace("redis://", "redis://poor:secret@"), "") as world:
-        assert await world.said(1, 1, "users", b"x") is Put.STORED
-        assert await world.said(1, 2, "users", b"x") is Put.STORED
-        assert await world.said(1, 2, "users", b"y") is Put.ALREADY
-        assert await world.said(1, 1, "users", b"y") is Put.STALE
+        await redis.acl_setuser("limited", enabled=True, passwords=["+secret"], keys=[keys], commands=commands.split())
+    async with parts_world(mortal_redis.url.replace("redis://", "redis://limited:secret@"), "") as world:
+        assert await world.put_outcome(1, 1, "users", b"x") is Put.STORED
+        assert await world.put_outcome(1, 2, "users", b"x") is Put.STORED
+        assert await world.put_outcome(1, 2, "users", b"y") is Put.ALREADY
+        assert await world.put_outcome(1, 1, "users", b"y") is Put.STALE
         assert await world.get(1, 2, "users") == b"x"
-        await world.parts.touch([(1, 2), (2, 1)], ttl=LIFE)
-        await world.parts.close(1, "finished", nonce=NONCE, ttl=LIFE)
+        await world.parts.touch([(1, 2), (2, 1)], ttl=TTL)
+        await world.parts.close(1, "finished", nonce=NONCE, ttl=TTL)
 
 
 # ---------------------------------------------------------------------- mutants
 
 
 def mutant(*changes: tuple[str, str]) -> Script:
-    """Return the script that puts, with a guard taken out."""
+    """Return the script of puts without a guard."""
     script = Script("parts_put.lua")
     for old, new in changes:
         assert old in script.text, old
@@ -557,16 +555,19 @@ MUTANTS: dict[str, tuple[Any, Callable[[], Script]]] = {
             ("redis.call('HSET', key, 'queryDoneCount', count)", "redis.call('HINCRBY', key, 'queryDoneCount', 1)"),
         ),
     ),
-    "writes over what was first": (check_counted_once, lambda: mutant(("if code == 0 then", "if true then"))),
-    "no life": (check_always_a_life, lambda: mutant(("redis.call('PEXPIRE', key, life)", ""))),
-    "no life for who comes late": (check_always_a_life, lambda: mutant(("redis.call('PTTL', key) < 0", "false"))),
+    "overwrites the first part": (check_counted_once, lambda: mutant(("if code == 0 then", "if true then"))),
+    "no time to live": (check_always_a_time_to_live, lambda: mutant(("redis.call('PEXPIRE', key, life)", ""))),
+    "no time to live after a late put": (
+        check_always_a_time_to_live,
+        lambda: mutant(("redis.call('PTTL', key) < 0", "false")),
+    ),
     "takes an older epoch": (
-        check_epochs_never_meet,
+        check_epochs_never_mix,
         lambda: mutant(("known[2] or tonumber(known[1]) > tonumber(epoch)", "known[2]")),
     ),
-    "keeps parts of the epoch before": (check_epochs_never_meet, lambda: mutant(("redis.call('DEL', key)", ""))),
+    "keeps parts of the previous epoch": (check_epochs_never_mix, lambda: mutant(("redis.call('DEL', key)", ""))),
     "compares epochs as texts": (
-        check_epochs_never_meet,
+        check_epochs_never_mix,
         lambda: mutant(("tonumber(known[1]) > tonumber(epoch)", "known[1] > epoch")),
     ),
 }
@@ -574,7 +575,7 @@ MUTANTS: dict[str, tuple[Any, Callable[[], Script]]] = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 async def test_the_mutants_are_caught(world: PartsWorld, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Each guard of the script is one that a check needs."""
+    """Without a guard of the script, its check fails."""
     check, make = MUTANTS[name]
     monkeypatch.setattr(module, "_PUT", make())
     with pytest.raises(AssertionError):

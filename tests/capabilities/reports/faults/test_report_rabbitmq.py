@@ -1,4 +1,4 @@
-"""Reports' queues on a real RabbitMQ: who hears of what, what waits, what is buried, and what a killed node keeps."""
+"""Queues of reports on a real RabbitMQ: routing, delays, dead letters, and what a killed node keeps."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 async def reports(rabbit_server: RabbitServer) -> AsyncIterator[Reports]:
-    """Three listeners' queues of the test's own."""
+    """The queues of three listeners, for this test alone."""
     reports = Reports(rabbit_server.url)
     await reports.prepare("users", "withdrawals", "tags")
     yield reports
@@ -41,24 +41,24 @@ async def reports(rabbit_server: RabbitServer) -> AsyncIterator[Reports]:
 
 @pytest.fixture
 async def mortal(mortal_rabbit: RabbitServer) -> AsyncIterator[Reports]:
-    """Two listeners' queues on a node that may be killed."""
+    """The queues of two listeners on a node that may be killed."""
     reports = Reports(mortal_rabbit.url)
     await reports.prepare("users", "tags")
     yield reports
     await reports.remove()
 
 
-# ---------------------------------------------------------------------------------------------- who hears
+# ---------------------------------------------------------------------------------------------- routing
 
 
-async def test_what_is_said_to_everybody_is_in_every_listeners_queue(reports: Reports) -> None:
-    """One publish by the product's own broker, and each listener has a message of its own to acknowledge."""
+async def test_an_announcement_is_in_the_queue_of_every_listener(reports: Reports) -> None:
+    """One publish by the product's broker, and each listener has a message of its own to acknowledge."""
     broker = RabbitBroker(reports.url)
     try:
-        said = await broker.publish(Message("report_1_1_1_1", f"amqp:{reports.shared.broadcast}/", b"{}"))
+        outcome = await broker.publish(Message("report_1_1_1_1", f"amqp:{reports.shared.broadcast}/", b"{}"))
     finally:
         await broker.aclose()
-    assert isinstance(said, Accepted), said
+    assert isinstance(outcome, Accepted), outcome
     for listener in reports.made:
         async with reports.consumer(listener) as source:
             message = await taken(source)
@@ -67,14 +67,14 @@ async def test_what_is_said_to_everybody_is_in_every_listeners_queue(reports: Re
     assert [await reports.count(names.queue) for names in reports.made.values()] == [0, 0, 0]
 
 
-async def test_what_is_said_to_one_listener_is_in_its_queue_alone(reports: Reports) -> None:
-    """The delayed check asks those who are missing, not those who are done."""
+async def test_a_message_to_one_listener_is_in_its_queue_alone(reports: Reports) -> None:
+    """The delayed check announces a stage to missing listeners only."""
     await reports.tell("users", "again")
     assert [await reports.ids_in(names.queue) for names in reports.made.values()] == [["again"], [], []]
 
 
-async def test_a_listener_added_later_hears_of_what_follows_and_of_what_it_is_told(reports: Reports) -> None:
-    """What was said before is not for it; its queue is made by whoever announces, before there is a process of it."""
+async def test_a_listener_that_is_added_later_gets_later_announcements(reports: Reports) -> None:
+    """Announcements before its queue exists do not reach it; messages to it alone do."""
     await reports.announce_stage("before")
     await reports.prepare("fees")
     await reports.announce_stage("after")
@@ -83,26 +83,26 @@ async def test_a_listener_added_later_hears_of_what_follows_and_of_what_it_is_to
         assert [(await taken(source)).message_id, (await taken(source)).message_id] == ["after", "again"]
 
 
-async def test_nobody_to_hear_is_an_answer_and_no_silence(rabbit_server: RabbitServer) -> None:
-    """A message for a listener without a queue is refused, so that whoever announces knows."""
+async def test_a_message_that_reaches_no_queue_is_refused_as_unroutable(rabbit_server: RabbitServer) -> None:
+    """The announcing process gets the refusal."""
     reports, broker = Reports(rabbit_server.url), RabbitBroker(rabbit_server.url)
     await prepare(reports.url, reports.shared)
     try:
-        for destination in (f"amqp:{reports.shared.exchange}/nobody", f"amqp:{reports.shared.broadcast}/"):
-            said = await broker.publish(Message("m", destination, b"{}"))
-            assert isinstance(said, Refused)
-            assert said.code == "unroutable"
+        for destination in (f"amqp:{reports.shared.exchange}/unknown", f"amqp:{reports.shared.broadcast}/"):
+            outcome = await broker.publish(Message("m", destination, b"{}"))
+            assert isinstance(outcome, Refused)
+            assert outcome.code == "unroutable"
     finally:
         await broker.aclose()
     await reports.remove()
 
 
-# ---------------------------------------------------------------------------------------------- what waits
+# ---------------------------------------------------------------------------------------------- delays
 
 
 @pytest.mark.storm
-async def test_a_delayed_message_comes_back_to_its_listener_and_to_no_other(reports: Reports) -> None:
-    """Behind ten seconds, however long was asked for; the others do not hear of it a second time."""
+async def test_a_delayed_message_returns_to_its_listener_only(reports: Reports) -> None:
+    """After ten seconds, whatever delay was requested; other listeners do not get it again."""
     await reports.tell("users", "slow", body=b"payload")
     async with reports.consumer("users") as users, reports.consumer("tags") as tags:
         since = monotonic()
@@ -116,19 +116,19 @@ async def test_a_delayed_message_comes_back_to_its_listener_and_to_no_other(repo
     assert await reports.count(reports.names("withdrawals").queue) == 0
 
 
-async def test_delays_of_different_lengths_hold_one_another_up_by_nothing(reports: Reports) -> None:
-    """RabbitMQ lets messages expire at the head of a queue only: all in one have one subscription."""
+async def test_delays_of_different_lengths_do_not_hold_each_other_up(reports: Reports) -> None:
+    """RabbitMQ expires messages at the head of a queue only, so all delays are the same."""
     names = reports.names("users")
     delays = [names.delay(timedelta(seconds=seconds)) for seconds in (0, 1, 60, 3600)]
     assert set(delays) == {names.delays[10]}
     assert names.queues[names.delays[10]]["x-message-ttl"] == 10_000
 
 
-# ---------------------------------------------------------------------------------------------- what is buried
+# ---------------------------------------------------------------------------------------------- dead letters
 
 
-async def test_what_cannot_be_read_is_buried_with_a_reason_and_can_go_back_to_its_listener(reports: Reports) -> None:
-    """One queue for the dead letters of all; each goes back under the name that it died under."""
+async def test_an_unreadable_message_is_dead_lettered_and_can_be_requeued(reports: Reports) -> None:
+    """All listeners share one dead-letter queue; each message is requeued to its own listener."""
     await reports.announce_stage("garbage", body=b"\xff")
     for listener in ("users", "tags"):
         async with reports.consumer(listener) as source:
@@ -144,7 +144,7 @@ async def test_what_cannot_be_read_is_buried_with_a_reason_and_can_go_back_to_it
 
 
 async def test_a_dead_letter_that_no_queue_takes_stays_and_holds_up_no_other(reports: Reports) -> None:
-    """Of a listener that is gone: those behind it go back, and alone it says why it does not."""
+    """It is of a removed listener: later ones are requeued; if it is the only one, the error has the reason."""
     await reports._publish(reports.shared.dead, "gone", ["lost"], b"{}")
     await reports._publish(reports.shared.dead, "users", ["a", "b"], b"{}")
     assert await reports.dead.requeue(10) == ["a", "b"]
@@ -154,8 +154,8 @@ async def test_a_dead_letter_that_no_queue_takes_stays_and_holds_up_no_other(rep
     assert refused.value.code == "unroutable"
 
 
-async def test_a_message_that_kills_every_process_ends_among_the_dead_letters(reports: Reports) -> None:
-    """The eleventh delivery is the last; the broker's reason is there, and the other listeners' copies are not."""
+async def test_a_message_that_kills_every_process_is_dead_lettered(reports: Reports) -> None:
+    """The eleventh delivery is the last; the reason is the broker's; copies of other listeners stay in their queues."""
     await reports.announce_stage("poison")
     async with reports.consumer("users") as source:
         for _ in range(REDELIVERIES_MAX + 1):
@@ -166,8 +166,8 @@ async def test_a_message_that_kills_every_process_ends_among_the_dead_letters(re
     assert await reports.count(reports.names("tags").queue) == 1
 
 
-async def test_what_nobody_reads_dies_and_the_dead_make_room(rabbit_server: RabbitServer) -> None:
-    """A listener that is gone for good costs a day of messages, and all of them together ten thousand letters."""
+async def test_unread_messages_expire_and_the_oldest_dead_letters_are_dropped(rabbit_server: RabbitServer) -> None:
+    """A removed listener keeps a day of messages, and all listeners together keep 10,000 dead letters."""
     reports = Reports(rabbit_server.url)
     names = reports.names("gone")
     queues = names.queues
@@ -187,7 +187,7 @@ async def test_what_nobody_reads_dies_and_the_dead_make_room(rabbit_server: Rabb
     async def the_newest_two() -> bool:
         return await reports.waiting_in(names.dead) == ["c", "d"]
 
-    await eventually_async(the_newest_two, 30, what="the oldest two made room")
+    await eventually_async(the_newest_two, 30, what="the oldest two are dropped")
     dead = await reports.all_in(names.dead)
     deaths = (dead[0].header.properties.headers or {})["x-death"]
     assert isinstance(deaths, list)
@@ -196,8 +196,8 @@ async def test_what_nobody_reads_dies_and_the_dead_make_room(rabbit_server: Rabb
     await reports.remove()
 
 
-async def test_a_queue_that_expired_letters_come_from_says_so(reports: Reports) -> None:
-    """An operator reads that nobody took it, not a bare word."""
+async def test_the_text_of_an_expired_dead_letter_names_the_missing_consumer(reports: Reports) -> None:
+    """An operator reads that no consumer took it."""
     async with raw_channel(reports.url) as channel:
         properties = aiormq.spec.Basic.Properties(delivery_mode=2, message_id="old", expiration="1")
         await channel.basic_publish(
@@ -212,8 +212,8 @@ async def test_a_queue_that_expired_letters_come_from_says_so(reports: Reports) 
 # ---------------------------------------------------------------------------------------------- the topology
 
 
-async def test_several_listeners_are_made_and_looked_at_on_one_connection(rabbit_server: RabbitServer) -> None:
-    """Whoever announces makes the queues of all expected listeners first: the exchange forgets nobody."""
+async def test_queues_of_several_listeners_are_made_on_one_connection(rabbit_server: RabbitServer) -> None:
+    """The announcing process makes the queues of all expected listeners first, so none misses the announcement."""
     reports = Reports(rabbit_server.url)
     both = [reports.names("users"), reports.names("tags")]
     missing = await examine(rabbit_server.url, *both)
@@ -227,7 +227,7 @@ async def test_several_listeners_are_made_and_looked_at_on_one_connection(rabbit
 
 
 async def test_a_queue_of_reports_with_another_argument_is_named(reports: Reports) -> None:
-    """As for fan-out: which one, and what to do."""
+    """The error has the name of the queue."""
     names = report_names(reports.shared.prefix, "other")
     async with raw_channel(reports.url) as channel:
         await channel.queue_declare(names.queue, durable=True, arguments={"x-queue-type": "quorum"})
@@ -239,8 +239,8 @@ async def test_a_queue_of_reports_with_another_argument_is_named(reports: Report
         await channel.queue_delete(names.queue)
 
 
-async def test_names_are_those_of_the_page_and_follow_the_prefix() -> None:
-    """Two installations on one RabbitMQ share nothing; a service in another language finds its queue by its name."""
+async def test_names_are_those_of_the_documentation_and_have_the_prefix() -> None:
+    """Two installations on one RabbitMQ share nothing; a service in another language finds its queue by name."""
     names = report_names("tickwright", "users")
     assert names.queue == "tickwright.reports.users"
     assert names.delays[10] == "tickwright.reports.users.delay.10s"
@@ -255,24 +255,24 @@ async def test_names_are_those_of_the_page_and_follow_the_prefix() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "dead", "a.b", "users.delay.10s", "a/b", "ä", "a b", "users\n", "#", "x" * 51])
-def test_a_listener_that_could_be_taken_for_another_queue_is_refused(name: str) -> None:
-    """A dot would make one listener's queue another one's delay, and ``dead`` is where letters end."""
+def test_a_listener_whose_name_could_mean_another_queue_is_refused(name: str) -> None:
+    """A dot would make its queue another listener's delay queue; ``dead`` is the dead-letter queue."""
     with pytest.raises(Rejected) as refused:
         report_names("tickwright", name)
     assert refused.value.code == "invalid_listener"
 
 
 def test_a_dead_letter_is_known_by_the_queue_that_it_died_in() -> None:
-    """The delay queues' own moves are no deaths."""
+    """Messages of delay queues are no dead letters."""
     shared = report_exchanges("p")
     queues = ["p.reports.users", "p.reports.users.delay.10s", "p.reports.dead", "p.reports", "q.reports.users", "None"]
     assert [bool(shared.consumed.fullmatch(queue)) for queue in queues] == [True, False, False, False, False, False]
 
 
-async def test_the_words_of_a_listeners_source_are_those_of_reports(reports: Reports) -> None:
-    """Its service has the listener's name, its lines begin with ``reports``, and it shows no gauge of fan-out."""
+async def test_log_events_of_a_listeners_consumer_begin_with_reports(reports: Reports) -> None:
+    """Its service has the listener's name, and it has no gauge of fan-out."""
     before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))  # whatever a test left
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))  # in any test order
     with capture_logs() as lines:
         async with reports.consumer("users") as source:
             await eventually_async(lambda: source.queued == [0, 0], 30, what="it consumes and has counted")
@@ -289,7 +289,7 @@ async def test_the_words_of_a_listeners_source_are_those_of_reports(reports: Rep
 
 @pytest.mark.storm
 async def test_a_killed_node_loses_no_message(mortal: Reports, mortal_rabbit: RabbitServer) -> None:
-    """Kill -9 of the broker: what waited, was held and was delayed is there afterwards, for each listener once."""
+    """Kill -9 of the broker: waiting, unacknowledged and delayed messages are there afterwards, once per listener."""
     await mortal.announce_stage(*"ab")
     await mortal.tell("users", "c")
     async with mortal.consumer("users", 2) as users:
@@ -297,7 +297,7 @@ async def test_a_killed_node_loses_no_message(mortal: Reports, mortal_rabbit: Ra
         assert await users.delay(delayed, SECOND)
         await asyncio.to_thread(mortal_rabbit.sync_definitions)
         await asyncio.to_thread(mortal_rabbit.kill9)
-        await eventually_async(lambda: not users.connected, 30, what="it has noticed")
+        await eventually_async(lambda: not users.connected, 30, what="the consumer has noticed")
         assert not await users.ack(held)
         with pytest.raises(Unavailable):
             await mortal.prepare("users")
@@ -312,8 +312,8 @@ async def test_a_killed_node_loses_no_message(mortal: Reports, mortal_rabbit: Ra
     assert await mortal.ids_in(mortal.names("tags").queue) == ["a", "b"]
 
 
-async def test_a_source_makes_its_queue_where_nobody_has_announced_yet(rabbit_server: RabbitServer) -> None:
-    """A listener's process may start before the first report is asked for."""
+async def test_a_consumer_makes_its_queue_before_the_first_announcement(rabbit_server: RabbitServer) -> None:
+    """A listener's process may start before the first report is requested."""
     reports = Reports(rabbit_server.url)
     source: RabbitTaskQueue
     async with reports.consumer("early") as source:
@@ -324,7 +324,7 @@ async def test_a_source_makes_its_queue_where_nobody_has_announced_yet(rabbit_se
 
 
 async def check_a_key_without_a_queue_is_tried_once(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Letters of a key that no queue has cost a read each, and no publish beyond the first."""
+    """Dead letters of a key without a queue cost a read each, and one publish in all."""
     tried: list[str] = []
     forward = Forwarder.forward
 
@@ -341,17 +341,17 @@ async def check_a_key_without_a_queue_is_tried_once(reports: Reports, monkeypatc
     assert tried == ["gone", "users"], "letters of a key without a queue are published"
 
 
-async def test_of_the_dead_letters_of_a_key_without_a_queue_one_is_tried(
+async def test_one_dead_letter_of_a_key_without_a_queue_is_tried(
     reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them stay."""
     await check_a_key_without_a_queue_is_tried_once(reports, monkeypatch)
 
 
-async def test_the_suite_notices_a_requeue_that_tries_each_letter(
+async def test_the_suite_notices_a_requeue_that_tries_each_dead_letter(
     reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant: keys that came back are not remembered."""
+    """The mutant does not remember keys whose messages came back."""
     mutate(monkeypatch, RabbitDeadLetters.requeue, "unroutable.add(key)", "unroutable.add('')")
     with pytest.raises(AssertionError, match="letters of a key without a queue are published"):
         await check_a_key_without_a_queue_is_tried_once(reports, monkeypatch)
@@ -360,7 +360,7 @@ async def test_the_suite_notices_a_requeue_that_tries_each_letter(
 async def test_a_requeue_that_takes_too_long_returns_what_it_has_moved(
     reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One message at least; the others wait where they are."""
+    """One message at least; the others stay."""
     await reports._publish(reports.shared.dead, "users", ["a", "b", "c"], b"{}")
     monkeypatch.setattr(module, "REQUEUE_S_MAX", 0.0)
     assert await reports.dead.requeue(10) == ["a"]

@@ -1,4 +1,4 @@
-"""Redis flushed, restarted and away while a report is made: parts of two epochs never meet, and it always ends."""
+"""Redis flushed, restarted or stopped while a report is made: epochs never mix, and the report always ends."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ def redis_server(mortal_redis: RedisServer) -> RedisServer:
 
 
 async def flush(url: str) -> None:
-    """Forget everything."""
+    """Delete all keys."""
     async with Redis.from_url(url) as client:
         await client.flushall()
 
 
 class FlushesAt:
-    """A probe that flushes Redis at a point, so many times."""
+    """A probe that flushes Redis at a point, ``times`` times."""
 
     def __init__(self, url: str, name: str, times: int) -> None:
         self._url, self._name, self._left = url, name, times
@@ -47,7 +47,7 @@ class FlushesAt:
 
 
 async def test_a_flush_after_one_of_two_parts_costs_an_epoch(report_worlds: ReportWorlds) -> None:
-    """The part that was there is asked again, with the other one, although that one had just come."""
+    """The lost part is fetched again, and the other one, too, although it was just fetched."""
     world, url, gate = await report_worlds.make("redis"), report_worlds.redis.url, asyncio.Event()
 
     async def wait(name: str, _request: ReportRequest) -> None:
@@ -69,7 +69,7 @@ async def test_a_flush_after_one_of_two_parts_costs_an_epoch(report_worlds: Repo
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_flush_behind_the_last_part_costs_an_epoch_each(report_worlds: ReportWorlds, times: int) -> None:
+async def test_each_flush_after_the_last_part_costs_an_epoch(report_worlds: ReportWorlds, times: int) -> None:
     """Before the merge, three times at most."""
     world = await report_worlds.make("redis")
     probe = FlushesAt(report_worlds.redis.url, "reports.merging", times)
@@ -80,8 +80,8 @@ async def test_a_flush_behind_the_last_part_costs_an_epoch_each(report_worlds: R
     await is_clean(world, report)
 
 
-async def test_parts_that_are_lost_again_and_again_end_the_report_with_a_reason(report_worlds: ReportWorlds) -> None:
-    """Three epochs more, then it fails: never a hang."""
+async def test_parts_that_are_lost_four_times_fail_the_report_with_a_reason(report_worlds: ReportWorlds) -> None:
+    """After three more epochs it fails."""
     world = await report_worlds.make("redis")
     async with world.process(functions(), probe=FlushesAt(report_worlds.redis.url, "reports.merging", 99)):
         report = await ask(world)
@@ -92,12 +92,12 @@ async def test_parts_that_are_lost_again_and_again_end_the_report_with_a_reason(
     await is_clean(world, report)
 
 
-async def test_what_comes_late_of_an_older_epoch_is_not_taken(report_worlds: ReportWorlds, tmp_path: Path) -> None:
-    """Neither by the hash nor by the ledger, while the next epoch is under way."""
+async def test_a_late_part_of_an_older_epoch_is_not_accepted(report_worlds: ReportWorlds, tmp_path: Path) -> None:
+    """Neither the hash nor the ledger accepts it while the next epoch is under way."""
     world = await report_worlds.make("redis")
     old: list[Any] = []
 
-    class Both(Stops):
+    class FlushesOnce(Stops):
         async def reached(self, name: str, /, **facts: object) -> None:
             if name == "reports.part_claimed":
                 old.append(facts["key"])
@@ -107,11 +107,11 @@ async def test_what_comes_late_of_an_older_epoch_is_not_taken(report_worlds: Rep
                 return
             await super().reached(name, **facts)
 
-    both = Both()
-    both.close("reports.merged")
-    async with world.process(functions(), probe=both):
+    probe = FlushesOnce()
+    probe.close("reports.merged")
+    async with world.process(functions(), probe=probe):
         report = await ask(world)
-        await eventually_async(lambda: both.reached_times["reports.merged"] == 1, AGAIN_S)
+        await eventually_async(lambda: probe.reached_times["reports.merged"] == 1, AGAIN_S)
         path = tmp_path / "late.ndjson"
         path.write_bytes(b'{"id":1,"epoch":1}\n')
         places = PartStorage(world.parts, world.shared, world.objects)
@@ -119,25 +119,25 @@ async def test_what_comes_late_of_an_older_epoch_is_not_taken(report_worlds: Rep
         row = await world.record(report)
         assert row["epoch"] == 2
         assert await places.put(PartKey(report, 1, "lefts", row["nonce"]), path, facts, plan=plan()) is None
-        both.open("reports.merged")
+        probe.open("reports.merged")
         await is_made(world, report)
     assert {key.epoch for key in old} == {1, 2}
 
 
-async def down(server: RedisServer, *, back: bool) -> None:
-    """Kill the server; start it again with what it kept."""
+async def kill(server: RedisServer, *, restart: bool) -> None:
+    """Kill the server, and with ``restart`` start it again."""
     await asyncio.to_thread(server.kill9)
-    if back:
+    if restart:
         await asyncio.to_thread(server.start)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-async def test_a_restart_of_redis_between_the_parts_and_the_merge(
+async def test_a_restart_of_redis_before_the_merge_costs_an_epoch_at_most(
     report_worlds: ReportWorlds, mortal_redis: RedisServer, keeps: bool
 ) -> None:
-    """What kept its data costs nothing; what forgot them costs an epoch."""
-    with started(RedisServer({"appendonly": "no"})) as forgetful:
-        server = mortal_redis if keeps else forgetful
+    """A server that kept its data costs nothing; one that lost it costs an epoch."""
+    with started(RedisServer({"appendonly": "no"})) as volatile:
+        server = mortal_redis if keeps else volatile
         report_worlds.redis = server
         world: ReportWorld = await report_worlds.make("redis")
         stops = Stops()
@@ -145,21 +145,21 @@ async def test_a_restart_of_redis_between_the_parts_and_the_merge(
         async with world.process(functions(), probe=stops):
             report = await ask(world)
             await eventually_async(lambda: stops.reached_times["reports.merging"] == 1)
-            await down(server, back=True)
+            await kill(server, restart=True)
             stops.open("reports.merging")
             row = await is_made(world, report)
         assert row["epoch"] == (1 if keeps else 2)
         await is_clean(world, report)
 
 
-async def test_redis_is_away_for_the_whole_run_and_comes_back(report_worlds: ReportWorlds) -> None:
-    """PostgreSQL serves alone meanwhile; parts that were in Redis wait for it."""
+async def test_reports_are_made_while_redis_is_stopped(report_worlds: ReportWorlds) -> None:
+    """Meanwhile PostgreSQL stores the parts; a report with parts in Redis waits for it."""
     world, server, stops = await report_worlds.make("redis"), report_worlds.redis, Stops()
     stops.close("reports.merging")
     async with world.process(functions(), probe=stops):
         waiting = await ask(world)
         await eventually_async(lambda: stops.reached_times["reports.merging"] == 1)
-        await down(server, back=False)
+        await kill(server, restart=False)
         stops.open("reports.merging")
         meanwhile = await ask(world)
         row = await is_made(world, meanwhile)
@@ -175,7 +175,7 @@ async def test_redis_is_away_for_the_whole_run_and_comes_back(report_worlds: Rep
 
 
 async def test_two_databases_with_one_prefix_do_not_take_each_others_parts(report_worlds: ReportWorlds) -> None:
-    """Both have a report 1: who comes second has its parts in PostgreSQL, and each file has its own rows."""
+    """Both have a report 1: the second one has its parts in PostgreSQL, and each file has its own rows."""
     worlds = [await report_worlds.make("redis", prefix="both") for _ in range(2)]
     first, second = worlds
     stops = Stops()
@@ -212,7 +212,7 @@ NOTES += [json.dumps([1, 2, "", [], "redis", f"{PARTS}/lefts-a.ndjson"])]
 
 
 async def check_note(world: ReportWorld, tmp_path: Path, note: str) -> None:
-    """The rows go to PostgreSQL, as without Redis; what is no array of rows in the hash is a part that is lost."""
+    """The rows go to PostgreSQL, as without Redis; data in the hash that is no array of rows is a lost part."""
     assert world.shared is not None
     key, path = PartKey(2**40, 1, "lefts", "5f"), tmp_path / "part.ndjson"
     path.write_bytes(b'{"id":1}\n')
@@ -226,26 +226,24 @@ async def check_note(world: ReportWorld, tmp_path: Path, note: str) -> None:
 
 
 @pytest.mark.parametrize("note", NOTES)
-async def test_a_note_that_nobody_of_us_wrote_costs_no_part(
-    report_worlds: ReportWorlds, tmp_path: Path, note: str
-) -> None:
-    """Neither what is no note, nor one that names another object than one of this part."""
+async def test_a_foreign_note_costs_no_part(report_worlds: ReportWorlds, tmp_path: Path, note: str) -> None:
+    """Neither a text that is no note, nor a note that names an object of another part."""
     await check_note(await report_worlds.make("redis"), tmp_path, note)
 
 
-async def test_a_note_that_names_the_file_of_a_report_is_found(
+async def test_the_suite_notices_a_note_that_names_the_file_of_a_report(
     report_worlds: ReportWorlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutant: any object is taken for the rows of the part."""
+    """The mutant accepts any object as the rows of the part."""
     mutate(monkeypatch, _noted, "_is_of(key, place, object_key)", "True")
     with pytest.raises(AssertionError):
         await check_note(await report_worlds.make("redis"), tmp_path, json.dumps([1, 2, "", [], "object", KEYS[0]]))
 
 
-async def test_a_part_whose_object_was_replaced_by_a_larger_one_is_lost_before_it_is_fetched(
+async def test_a_part_with_a_larger_object_is_lost_before_it_is_fetched(
     report_worlds: ReportWorlds, tmp_path: Path
 ) -> None:
-    """Another file may be larger than the disk: its size is compared first."""
+    """The other object may be larger than the disk: its size is compared first."""
     world = await report_worlds.make("redis")
     path, fetched = tmp_path / "other.ndjson", tmp_path / "fetched.ndjson"
     path.write_bytes(b"[1]\n" * 100)

@@ -1,4 +1,4 @@
-"""Everything at once: a storm over reports, and the checker that says whether G1 to G3 held; it is tested, too."""
+"""A storm of faults over reports, and the checker of G1 to G3, which is tested, too."""
 
 import asyncio
 import hashlib
@@ -21,18 +21,18 @@ from kit.reports import OVER, TERMS, ReportWorld
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
 
-# What may be said of reports when a storm is over: G1 to G3 as a pure function of what was found.
+# G1 to G3 after a storm, as a pure function of what was found.
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is left of one report.
+    """The state of one report after a storm.
 
     Attributes:
-        sha256: Of its file as it is in the store; ``None`` where there is none.
-        truth: What the file has to have, for the record's epoch.
-        objects: Keys below its folder, behind upkeep.
-        endless: Keys of Redis without an end.
+        sha256: Of its file in the store; ``None`` without a file.
+        truth: The SHA-256 that the file must have, for the record's epoch.
+        objects: Keys below its folder, after retention.
+        endless: Keys of Redis without a time to live.
     """
 
     id: int
@@ -45,23 +45,23 @@ class Found:
     endless: Sequence[str] = field(default=())
 
 
-def complaints(found: Iterable[Found]) -> list[str]:
-    """Return every broken promise in words; nothing means that G1, G2 and G3 hold."""
+def violations(found: Iterable[Found]) -> list[str]:
+    """Return a text for every broken promise; without one G1, G2 and G3 hold."""
     return [text for one in found for text in _of(one)]
 
 
 def _of(one: Found) -> list[str]:
-    said = []
+    texts = []
     if one.status not in {"finished", "failed", "cancelled"}:
-        said.append(f"G3 broken: {one.id} is {one.status}")
+        texts.append(f"G3 broken: {one.id} is {one.status}")
     if one.status == "finished" and one.sha256 != one.truth:
-        said.append(f"G1 broken: {one.id} has not the rows that it has to have")
+        texts.append(f"G1 broken: {one.id} has not the rows that it has to have")
     if one.status == "failed" and not one.error:
-        said.append(f"G1 broken: {one.id} failed without a reason")
+        texts.append(f"G1 broken: {one.id} failed without a reason")
     wanted = [one.file_key] if one.status == "finished" else []
     if list(one.objects) != wanted:
-        said.append(f"G2 broken: {one.id} has {len(one.objects)} objects instead of {len(wanted)}")
-    return said + [f"G3 broken: {key} has no end" for key in one.endless]
+        texts.append(f"G2 broken: {one.id} has {len(one.objects)} objects instead of {len(wanted)}")
+    return texts + [f"G3 broken: {key} has no end" for key in one.endless]
 
 
 pytestmark = pytest.mark.storm
@@ -70,7 +70,7 @@ STRIKES = ("kill", "stop", "flush", "kill", "stop", "kill", "flush", "kill")
 REPORTS, CHILDREN, HEALED_S = 40, 3, 60
 SLEEP_S = 1.5 * TERMS.ttl.total_seconds()
 NOW = "SELECT date_part('epoch', clock_timestamp())"
-SOUND = Found(1, "finished", None, "a/b", "x", "x", ["a/b"])
+CORRECT = Found(1, "finished", None, "a/b", "x", "x", ["a/b"])
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def redis_server(mortal_redis: RedisServer) -> RedisServer:
 
 
 class Storm:
-    """Three processes; whoever is killed is replaced."""
+    """Three processes; a killed one is replaced."""
 
     def __init__(self, world: ReportWorld, redis_url: str, chance: random.Random) -> None:
         self._world, self._redis_url, self._chance = world, redis_url, chance
@@ -93,7 +93,7 @@ class Storm:
         return start(self._world, self._log(number), self._redis_url, REPORT_TAKES_S="0.3")
 
     async def strike(self, what: str) -> None:
-        """Do one thing to one of them, or to Redis."""
+        """Kill or stop one of them, or flush Redis."""
         number = self._chance.randrange(CHILDREN)
         if what == "flush":
             async with Redis.from_url(self._redis_url) as client:
@@ -113,11 +113,11 @@ class Storm:
         async def reached() -> bool:
             return bool(await self._world.pool.fetchval(NOW) >= end_s)
 
-        await eventually_async(reached, 30, what="the storm goes on")
+        await eventually_async(reached, 30, what="the pause is over")
 
 
 async def found(world: ReportWorld, report: int) -> Found:
-    """Return what is left of one."""
+    """Return the state of one report."""
     row = await world.record(report)
     asked = json.loads(row["conditions"])
     there = hashlib.sha256(await world.file(row)).hexdigest() if row["status"] == "finished" else None
@@ -139,9 +139,9 @@ async def found(world: ReportWorld, report: int) -> Found:
 
 @pytest.mark.timeout(240)
 async def test_a_storm_breaks_no_promise(report_worlds: ReportWorlds) -> None:
-    """G1, G2 and G3 over forty reports, small and large, while somebody is struck every second."""
+    """G1, G2 and G3 over forty reports, small and large, with a fault every second."""
     number = secrets.randbelow(1_000_000)
-    print(f"chances from seed {number}")  # noqa: T201  shown when the test fails
+    print(f"random seed {number}")  # noqa: T201  shown when the test fails
     world, chance = await report_worlds.make("redis"), random.Random(number)
     storm = Storm(world, report_worlds.redis.url, chance)
     asked: list[int] = []
@@ -156,13 +156,13 @@ async def test_a_storm_breaks_no_promise(report_worlds: ReportWorlds) -> None:
                 "SELECT count(*) FROM tickwright.reports WHERE NOT status = ANY ($1)", [*OVER]
             )
 
-        await eventually_async(all_over, HEALED_S, what="all are over")
+        await eventually_async(all_over, HEALED_S, what="all have ended")
     finally:
         for process in storm.children:
             kill_group(process)
     await clean(world)
     left = await asyncio.gather(*(found(world, report) for report in asked))
-    assert complaints(left) == []
+    assert violations(left) == []
     finished = sum(one.status == "finished" for one in left)
     assert finished >= REPORTS * 3 // 4, [one.error for one in left if one.error]
 
@@ -170,24 +170,24 @@ async def test_a_storm_breaks_no_promise(report_worlds: ReportWorlds) -> None:
 # ---------------------------------------------------------------------------------------------- the checker itself
 
 
-def test_sound_reports_have_no_complaints() -> None:
+def test_correct_reports_have_no_violations() -> None:
     """Finished, failed with a reason, cancelled."""
-    assert complaints([SOUND, Found(2, "failed", "why"), Found(3, "cancelled")]) == []
+    assert violations([CORRECT, Found(2, "failed", "why"), Found(3, "cancelled")]) == []
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "expected"),
     [
-        (replace(SOUND, status="merging"), "G3 broken: 1 is merging"),
-        (replace(SOUND, sha256="y"), "G1 broken: 1 has not the rows"),
-        (replace(SOUND, sha256=None), "G1 broken: 1 has not the rows"),
-        (replace(SOUND, objects=["a/b", "a/c"]), "G2 broken: 1 has 2 objects instead of 1"),
-        (replace(SOUND, objects=["a/c"]), "G2 broken"),
-        (replace(SOUND, endless=["k"]), "G3 broken: k has no end"),
+        (replace(CORRECT, status="merging"), "G3 broken: 1 is merging"),
+        (replace(CORRECT, sha256="y"), "G1 broken: 1 has not the rows"),
+        (replace(CORRECT, sha256=None), "G1 broken: 1 has not the rows"),
+        (replace(CORRECT, objects=["a/b", "a/c"]), "G2 broken: 1 has 2 objects instead of 1"),
+        (replace(CORRECT, objects=["a/c"]), "G2 broken"),
+        (replace(CORRECT, endless=["k"]), "G3 broken: k has no end"),
         (Found(1, "failed"), "G1 broken: 1 failed without a reason"),
         (Found(1, "cancelled", objects=["a/b"]), "G2 broken: 1 has 1 objects instead of 0"),
     ],
 )
-def test_an_injected_fault_is_found(broken: Found, said: str) -> None:
+def test_an_injected_fault_is_found(broken: Found, expected: str) -> None:
     """Each promise by itself."""
-    assert said in " ".join(complaints([broken]))
+    assert expected in " ".join(violations([broken]))

@@ -28,7 +28,7 @@ POINTS = ("part_claimed", "part_fetched", "part_uploaded", "part_marked", "mergi
 
 
 async def woken(child: Child) -> None:
-    """Let it go on, and wait until it has ended what it had in its hands."""
+    """Wake a process, and wait until it has finished its work and ended."""
     wake(child)
     child.send_signal(signal.SIGTERM)
     await eventually_async(lambda: child.poll() is not None, AGAIN_S, what="the zombie has ended")
@@ -36,13 +36,13 @@ async def woken(child: Child) -> None:
 
 
 async def rows_of(world: ReportWorld, report: int) -> list[Any]:
-    """Return everything that the database has of a report."""
+    """Return all rows of a report."""
     parts = "SELECT * FROM tickwright.report_parts WHERE report_id = $1 ORDER BY listener"
     return [dict(await world.record(report)), *(dict(row) for row in await world.pool.fetch(parts, report))]
 
 
 async def check_asleep(world: ReportWorld, redis: str | None, point: str) -> None:
-    """Another one makes the file meanwhile; what the zombie left is no file of the report, and upkeep removes it."""
+    """Another process makes the file meanwhile; the zombie's objects do not count, and retention removes them."""
     child = start(world, world.folder / "zombie.log", redis, REPORT_STOP_AT=f"reports.{point}")
     async with killed_at_the_end(child):
         report = await ask(world, LARGE)
@@ -59,7 +59,7 @@ async def check_asleep(world: ReportWorld, redis: str | None, point: str) -> Non
 
 
 async def test_a_zombie_changes_nothing(report_worlds: ReportWorlds) -> None:
-    """SIGSTOP during the query and during the merge, behind each effect, with Redis and without."""
+    """SIGSTOP during the query and during the merge, after each effect, with Redis and without."""
     await report_worlds.each(*(("redis", check_asleep, point) for point in POINTS[:4]))
     await report_worlds.each(
         *(("redis", check_asleep, point) for point in POINTS[5:]),
@@ -67,8 +67,8 @@ async def test_a_zombie_changes_nothing(report_worlds: ReportWorlds) -> None:
     )
 
 
-async def test_a_part_that_a_zombie_had_marked_is_not_taken_away_by_it(report_worlds: ReportWorlds) -> None:
-    """Its mark counts, so another attempt goes on with its object; the zombie finds that it lost, and leaves it."""
+async def test_a_zombie_does_not_remove_a_part_that_it_marked(report_worlds: ReportWorlds) -> None:
+    """Its mark counts, so another attempt uses its object; the zombie has lost its claim, and leaves the object."""
     world, redis = await report_worlds.make("redis"), report_worlds.redis.url
     child = start(world, world.folder / "zombie.log", redis, REPORT_STOP_AT="reports.part_marked")
     stops = Stops()
@@ -85,18 +85,18 @@ async def test_a_part_that_a_zombie_had_marked_is_not_taken_away_by_it(report_wo
     await is_clean(world, report)
 
 
-async def test_what_the_hash_refers_to_is_not_forgotten_by_who_lost(report_worlds: ReportWorlds) -> None:
-    """The same, step by step: the second attempt carries the first one's object over, and the first one finds out."""
+async def test_an_attempt_that_lost_does_not_remove_the_object_of_the_hash(report_worlds: ReportWorlds) -> None:
+    """The same, step by step: the second attempt uses the first one's object, and the first one has lost."""
     world = await report_worlds.make("redis")
     await ask(world)
-    rooms, places = {"function:lefts": 1}, PartStorage(world.parts, world.shared, world.objects)
+    slots, places = {"function:lefts": 1}, PartStorage(world.parts, world.shared, world.objects)
     path = world.folder / "rows.ndjson"
     path.write_bytes(b'{"id":1}\n' * 40_000)
     facts = PartFacts((), 40_000, path.stat().st_size, "0" * 64)
-    [first] = await world.parts.claim(1, rooms)
+    [first] = await world.parts.claim(1, slots)
     kept = await places.put(first.key, path, facts, plan=first.plan)
     await world.pool.execute("UPDATE tickwright.report_parts SET state = 'due', owner = NULL WHERE owner = 1")
-    [second] = await world.parts.claim(2, rooms)
+    [second] = await world.parts.claim(2, slots)
     assert await places.put(second.key, path, facts, plan=second.plan) == kept
     assert kept is not None
     assert kept.object_key is not None

@@ -1,4 +1,4 @@
-"""Mutants of reports: with a guard taken out, the check of its promise has to fail."""
+"""Mutants of reports: without a guard, the check of its promise must fail."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +24,7 @@ from tickwright.transports.redis.stores import RedisParts
 Check = Callable[[ReportWorld], Awaitable[None]]
 Mutate = Callable[[pytest.MonkeyPatch], None]
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-ROOMS = {"function:lefts": 4, "function:rights": 4}
+SLOTS = {"function:lefts": 4, "function:rights": 4}
 FACTS = PartFacts((), 1, 9, "0" * 64)
 KEPT = StoredPart(FACTS, "postgres", data=b'{"id":1}\n')
 FILE = FinishedFile("file:///x", "reports/x", FACTS, {})
@@ -39,28 +39,28 @@ async def world(database_url: str, redis_server: Any, tmp_path: Path) -> AsyncIt
 
 
 async def claimed(world: ReportWorld, owner: int = 1) -> dict[str, Claim]:
-    """Claim what is due."""
-    return {claim.key.listener: claim for claim in await world.parts.claim(owner, ROOMS)}
+    """Claim the due parts."""
+    return {claim.key.listener: claim for claim in await world.parts.claim(owner, SLOTS)}
 
 
-# ---------------------------------------------------------------------------------------------- what has to hold
+# ---------------------------------------------------------------------------------------------- the checks
 
 
 async def check_a_late_step_finishes_nothing(world: ReportWorld) -> None:
-    """G2: whoever was overtaken writes no end."""
+    """G2: a step whose claim was lost writes no end."""
     report = await ask(world)
     await world.pool.execute("UPDATE tickwright.reports SET step_at = now()")
     [old] = await world.records.claim(1, 1)
     assert await world.records.begin_merge(old, 1)
     await world.pool.execute("UPDATE tickwright.reports SET owner = NULL, step_at = now() WHERE id = $1", report)
-    [new] = await world.records.claim(1, 1)  # the same process, which took it again
+    [new] = await world.records.claim(1, 1)  # the same process, which claimed it again
     assert await world.records.begin_merge(new, 1)
     assert not await world.records.finish(old, 1, FILE), "G2 broken: an old fence finished it"
     assert await world.records.finish(new, 1, FILE)
 
 
 async def check_a_part_of_an_older_epoch_is_not_done(world: ReportWorld) -> None:
-    """G1: parts of two epochs never meet, though the claim of the old one looks like the new one's."""
+    """G1: parts of two epochs never mix, although the old claim looks like the new one."""
     report = await ask(world)
     old = (await claimed(world))["lefts"]
     await world.pool.execute("UPDATE tickwright.reports SET epoch = 2 WHERE id = $1", report)
@@ -68,26 +68,26 @@ async def check_a_part_of_an_older_epoch_is_not_done(world: ReportWorld) -> None
     assert not await world.parts.finish(old, 1, KEPT), "G1 broken: a part of epoch 1 counts in epoch 2"
 
 
-async def check_claims_are_one_processs_each(world: ReportWorld) -> None:
-    """Two who look at once, or one after the other, never hold the same part; and nobody waits for the other."""
+async def check_each_part_is_claimed_by_one_process(world: ReportWorld) -> None:
+    """Two processes that claim at once, or one after the other, never hold the same part, and none waits."""
     for _ in range(20):
         await ask(world)
     async with world.pool.acquire() as connection, connection.transaction():
-        rows = await connection.fetch(parts_store.SQL["claim_parts"], 1, [*ROOMS], [5, 5], None, None, 0, [])
+        rows = await connection.fetch(parts_store.SQL["claim_parts"], 1, [*SLOTS], [5, 5], None, None, 0, [])
         try:
             async with asyncio.timeout(1):
-                others = await world.parts.claim(2, ROOMS)
+                others = await world.parts.claim(2, SLOTS)
         except TimeoutError:
             raise AssertionError("claims broken: one waits for the other") from None
-    third = await world.parts.claim(3, ROOMS)
+    third = await world.parts.claim(3, SLOTS)
     held = [(row["report_id"], row["listener"]) for row in rows]
     held += [(one.key.report_id, one.key.listener) for one in [*others, *third]]
     assert len(others) > 0, "claims broken: nothing was left"
     assert len(held) == len(set(held)), "claims broken: one part is two processes'"
 
 
-async def check_a_claim_of_somebody_else_ends_nothing(world: ReportWorld) -> None:
-    """What another one took meanwhile is his."""
+async def check_a_lost_claim_finishes_nothing(world: ReportWorld) -> None:
+    """A part that another process claimed meanwhile is finished by that one only."""
     await ask(world)
     old = (await claimed(world, 1))["lefts"]
     await world.pool.execute("UPDATE tickwright.report_parts SET state = 'due', owner = NULL, due_at = now()")
@@ -97,14 +97,14 @@ async def check_a_claim_of_somebody_else_ends_nothing(world: ReportWorld) -> Non
 
 
 async def check_a_redelivered_part_counts_once(world: ReportWorld) -> None:
-    """A listener that is killed behind its mark and comes again counts once."""
+    """A listener that is killed after its mark and runs again counts once."""
     assert world.shared is not None
     for _ in range(3):
         await world.shared.put(PartKey(99, 1, "lefts", "5f"), b"[]", "note", ttl=part_places.HASH_TTL)
     assert (await world.hash(99))["queryDoneCount"] == "1", "count broken"
 
 
-async def check_the_last_of_two_rings(world: ReportWorld) -> None:
+async def check_the_last_of_two_parts_notifies(world: ReportWorld) -> None:
     """Two parts that end at the same moment: one of them sees that it is the last."""
     report = await ask(world)
     claims = await claimed(world)
@@ -123,11 +123,11 @@ async def check_the_last_of_two_rings(world: ReportWorld) -> None:
         await holder.close()
     assert done == [True, True]
     due = await world.pool.fetchval("SELECT step_at <= clock_timestamp() FROM tickwright.reports WHERE id = $1", report)
-    assert due, "ring broken: both are done, and nobody rang"
+    assert due, "notification broken: both are done, and neither made the next step due"
 
 
 async def check_damaged_rows_are_not_merged(world: ReportWorld) -> None:
-    """G1: rows that are not what the ledger has cost an epoch; they never reach the file."""
+    """G1: rows with another checksum than the ledger's cost an epoch; they never reach the file."""
     stops = Stops()
     stops.close("reports.merging")
     async with world.process(functions(), probe=stops):
@@ -141,30 +141,30 @@ async def check_damaged_rows_are_not_merged(world: ReportWorld) -> None:
     assert row["restarts"] == 1
 
 
-async def check_the_last_place_is_for_others(world: ReportWorld) -> None:
-    """RSV-3: a type that has a place leaves the last one."""
+async def check_the_last_slot_is_for_other_types(world: ReportWorld) -> None:
+    """RSV-3: a type that has a slot leaves the last one."""
     await ask(world)
     await world.pool.execute("UPDATE tickwright.reports SET step_at = 'epoch'")
-    assert not await world.records.claim(1, 1, merging=["test"], slots=1), "RSV-3 broken: it took the last place"
+    assert not await world.records.claim(1, 1, merging=["test"], slots=1), "RSV-3 broken: it took the last slot"
 
 
-async def check_a_type_with_parts_leaves_the_last_place_of_a_function(world: ReportWorld) -> None:
-    """RPL-3: what is passed over is not claimed."""
+async def check_a_type_with_parts_leaves_the_last_slot_of_a_function(world: ReportWorld) -> None:
+    """RPL-3: parts of a type that is passed over are not claimed."""
     await ask(world)
-    taken = await world.parts.claim(1, ROOMS, but=[(name, "test") for name in ROOMS])
-    assert not taken, "RPL-3 broken: it took the last place"
+    taken = await world.parts.claim(1, SLOTS, but=[(name, "test") for name in SLOTS])
+    assert not taken, "RPL-3 broken: it took the last slot"
 
 
 CHECKS: list[Check] = [
     check_a_late_step_finishes_nothing,
     check_a_part_of_an_older_epoch_is_not_done,
-    check_claims_are_one_processs_each,
-    check_a_claim_of_somebody_else_ends_nothing,
+    check_each_part_is_claimed_by_one_process,
+    check_a_lost_claim_finishes_nothing,
     check_a_redelivered_part_counts_once,
-    check_the_last_of_two_rings,
+    check_the_last_of_two_parts_notifies,
     check_damaged_rows_are_not_merged,
-    check_the_last_place_is_for_others,
-    check_a_type_with_parts_leaves_the_last_place_of_a_function,
+    check_the_last_slot_is_for_other_types,
+    check_a_type_with_parts_leaves_the_last_slot_of_a_function,
 ]
 
 
@@ -172,7 +172,7 @@ CHECKS: list[Check] = [
 
 
 def without(monkeypatch: pytest.MonkeyPatch, module: Any, query: str, guard: str, instead: str = "") -> None:
-    """Take a guard out of a statement."""
+    """Remove a guard from a statement."""
     queries = dict(module.SQL)
     assert guard in queries[query], guard
     queries[query] = queries[query].replace(guard, instead)
@@ -180,22 +180,22 @@ def without(monkeypatch: pytest.MonkeyPatch, module: Any, query: str, guard: str
 
 
 def finishes_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is the owner is believed."""
+    """Every claim of the owner counts."""
     without(monkeypatch, records_store, "finish_report", "fence = $2", "$2::bigint IS NOT NULL")
 
 
-def a_type_takes_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place is a place, of whatever type."""
+def a_type_takes_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot is claimed whatever the type."""
     without(monkeypatch, records_store, "claim_steps", "(c.type = ANY ($4::text[]))::integer", "0")
 
 
-def a_type_takes_every_place_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place is a place, of whatever type."""
+def a_type_takes_every_slot_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot is claimed whatever the type."""
     without(monkeypatch, parts_store, "claim_parts", "<> ALL ($7::text[])", "<> array_to_string($7::text[], '')")
 
 
 def parts_without_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part is a part, of whatever epoch."""
+    """A part counts whatever its epoch."""
     without(monkeypatch, parts_store, "finish_part", "epoch = $3", "$3::integer IS NOT NULL")
 
     async def lock(_self: PartsStore, _connection: Connection, _key: PartKey) -> bool:
@@ -205,17 +205,17 @@ def parts_without_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def claims_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FOR UPDATE, as it comes."""
+    """FOR UPDATE without SKIP LOCKED."""
     without(monkeypatch, parts_store, "claim_parts", "FOR UPDATE SKIP LOCKED", "FOR UPDATE")
 
 
 def claims_without_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claim says that somebody has it, and any claim will do."""
+    """Any claim counts."""
     without(monkeypatch, parts_store, "finish_part", "fence = $4 AND owner = $5", "$4::bigint + $5::bigint > 0")
 
 
 def every_put_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HINCRBY, as in the document."""
+    """HINCRBY, as in the source document."""
     real = RedisParts.put
 
     async def put(self: RedisParts, key: PartKey, data: bytes, note: str, *, ttl: Any) -> PutAnswer:
@@ -227,8 +227,8 @@ def every_put_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RedisParts, "put", put)
 
 
-def no_lock_before_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each looks at the parts as they were when its transaction began to look."""
+def no_lock_before_the_notification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each transaction counts the parts that it sees without waiting for the other."""
 
     async def lock(_self: PartsStore, _connection: Connection, _key: PartKey) -> bool:
         return True
@@ -236,38 +236,38 @@ def no_lock_before_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartsStore, "_lock", lock)
 
 
-class AsItWas:
-    """A checksum that is the one that was expected."""
+class EqualChecksum:
+    """A checksum that equals every other one."""
 
     def __ne__(self, _: object) -> bool:
         return False
 
 
-def whatever_is_there_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+def rows_are_merged_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No checksum is compared."""
-    monkeypatch.setattr(part_places, "_checksum", lambda _: AsItWas())
+    monkeypatch.setattr(part_places, "_checksum", lambda _: EqualChecksum())
 
 
 MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
     "no fence": (finishes_without_a_fence, check_a_late_step_finishes_nothing, "G2 broken"),
     "no epoch": (parts_without_an_epoch, check_a_part_of_an_older_epoch_is_not_done, "G1 broken"),
-    "claims wait": (claims_that_wait, check_claims_are_one_processs_each, "claims broken"),
-    "no owner": (claims_without_an_owner, check_a_claim_of_somebody_else_ends_nothing, "L1 broken"),
+    "claims wait": (claims_that_wait, check_each_part_is_claimed_by_one_process, "claims broken"),
+    "no owner": (claims_without_an_owner, check_a_lost_claim_finishes_nothing, "L1 broken"),
     "every put counts": (every_put_counts, check_a_redelivered_part_counts_once, "count broken"),
-    "no lock": (no_lock_before_the_ring, check_the_last_of_two_rings, "ring broken"),
-    "a type takes every place": (a_type_takes_every_place, check_the_last_place_is_for_others, "RSV-3 broken"),
+    "no lock": (no_lock_before_the_notification, check_the_last_of_two_parts_notifies, "notification broken"),
+    "a type takes every place": (a_type_takes_every_slot, check_the_last_slot_is_for_other_types, "RSV-3 broken"),
     "a type takes every place of a function": (
-        a_type_takes_every_place_of_a_function,
-        check_a_type_with_parts_leaves_the_last_place_of_a_function,
+        a_type_takes_every_slot_of_a_function,
+        check_a_type_with_parts_leaves_the_last_slot_of_a_function,
         "RPL-3 broken",
     ),
-    "no checksum": (whatever_is_there_is_merged, check_damaged_rows_are_not_merged, "G1 broken"),
+    "no checksum": (rows_are_merged_unchecked, check_damaged_rows_are_not_merged, "G1 broken"),
 }
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
 async def test_the_promise_holds(world: ReportWorld, check: Check) -> None:
-    """Each check passes on what is shipped."""
+    """Each check passes on the product."""
     await check(world)
 
 

@@ -1,4 +1,4 @@
-"""What operators are told of reports costs little: rules and the line of ``top``, beside 32,000 reports."""
+"""Alert rules and the overview of reports read few rows, with 32,000 reports."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ VALUES (1, 'l', '{report-listener}', '0', now() + interval '1 hour', '{"serves":
 
 @pytest.fixture(scope="module")
 def crowded(module_url: str) -> Iterator[Planner]:
-    """A full house: 18 failed lately, a hundred are overdue, two of three functions are nobody's."""
+    """Many reports: 18 failed lately, a hundred are overdue, two of three functions are unserved."""
     planner = Planner(module_url)
     planner.prepare_rules("report_")
     planner.prepare("overview", SQL["overview"])
@@ -43,30 +43,30 @@ def crowded(module_url: str) -> Iterator[Planner]:
     planner.close()
 
 
-def test_only_what_ended_lately_is_asked_for_failures(crowded: Planner) -> None:
-    """A quarter of an hour of them, newest first."""
+def test_report_failed_reads_only_reports_that_ended_lately(crowded: Planner) -> None:
+    """Those of a quarter of an hour, newest first."""
     plan = crowded.explain_rule("report_failed")
     assert plan.scans_of("reports") == {"reports_finished"}, plan.text
     assert plan.rows_of("reports") <= 1000, plan.text
 
 
-def test_what_is_overdue_is_found_among_what_is_due(crowded: Planner) -> None:
-    """Reports that have time left, or are over, are not read."""
+def test_report_overdue_reads_only_due_reports(crowded: Planner) -> None:
+    """Reports that have time left, or have ended, are not read."""
     plan = crowded.explain_rule("report_overdue")
     assert plan.scans_of("reports") == {"reports_steps"}, plan.text
     assert 0 < plan.rows_of("reports") <= 200, plan.text
 
 
-def test_who_is_waited_for_is_a_probe_each(crowded: Planner) -> None:
-    """Three names among six thousand due parts; only what nobody serves is counted."""
+def test_report_unserved_probes_the_index_once_for_each_name(crowded: Planner) -> None:
+    """Three names among six thousand due parts; only parts that no process serves are counted."""
     plan = crowded.explain_rule("report_unserved")
     assert plan.root["Actual Rows"] == 2
     assert plan.scans_of("report_parts") == {"report_parts_due"}, plan.text
     assert plan.rows_of("report_parts") <= 2 * 2051 + 10, plan.text
 
 
-def test_a_look_reads_what_it_names(crowded: Planner) -> None:
-    """What is under way, an hour, a thousand: never the whole of what ended."""
+def test_the_overview_reads_only_reports_that_it_counts(crowded: Planner) -> None:
+    """Running reports, those that ended within an hour, and a thousand: never all that ended."""
     plan = crowded.explain("overview", COUNT_MAX)
     assert plan.scans_of("reports") == {"reports_steps", "reports_finished"}, plan.text
     assert plan.rows_of("reports") <= 2_100 + 3_700 + 1_000, plan.text

@@ -1,4 +1,4 @@
-"""Parts and steps of reports are found by the index that each statement names, however many reports are over."""
+"""Parts and steps of reports are found by the index that each statement names, however many reports have ended."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -118,7 +118,7 @@ def reports(module_url: str) -> Iterator[Planner]:
 
 @pytest.mark.parametrize(("prefix", "name"), [(prefix, name) for prefix, (_, cases) in CASES.items() for name in cases])
 def test_a_statement_uses_the_index_that_it_names(reports: Planner, prefix: str, name: str) -> None:
-    """No table is read as a whole, and few pages are."""
+    """No table is read as a whole, and few pages are read."""
     values, expected = case(prefix, name)
     plan = reports.explain(f"{prefix}_{name}", *values)
     for table in TABLES:
@@ -129,8 +129,8 @@ def test_a_statement_uses_the_index_that_it_names(reports: Planner, prefix: str,
     assert plan.blocks < 1500, plan.text
 
 
-def test_a_claim_of_parts_reads_what_is_due(reports: Planner) -> None:
-    """By who serves them, in the order of their time; the record of each by its key, also to pass over a type."""
+def test_a_claim_of_parts_reads_due_parts_only(reports: Planner) -> None:
+    """By function or source, in the order of their due instants; each record by its key, also to pass over a type."""
     names = ["function:lefts", "function:rights"]
     for announced, but in product(((None, None), (50, "lefts")), ([], ["function:lefts sales"])):
         plan = reports.explain("parts_claim_parts", 1, names, [4, 4], *announced, 0, but)
@@ -139,5 +139,7 @@ def test_a_claim_of_parts_reads_what_is_due(reports: Planner) -> None:
         assert plan.blocks < 1500, plan.text
     statements = {*RECORD_CASES, "insert_report", "insert_parts", "notify", "announce"}
     assert {*RECORDS} == statements, "a new statement of records.sql has a case here"
-    assert {*PARTS} == {*PART_CASES, "claim_parts", "put_data", "queries_on", "services"}, "a new one of parts.sql, too"
+    assert {*PARTS} == {*PART_CASES, "claim_parts", "put_data", "queries_on", "services"}, (
+        "so has a new one of parts.sql"
+    )
     assert {*UPKEEP} == {*UPKEEP_CASES}

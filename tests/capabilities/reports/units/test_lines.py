@@ -1,4 +1,4 @@
-"""Lines of a stream that is cut anywhere: each once, and a line that comes in small pieces is not copied with each."""
+"""Lines of a stream that is cut anywhere: each once, and a line in small pieces is not copied with each piece."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from tickwright.domain.lines import LINE_BYTES_MAX, LineSplitter
 
 
 class Piece(bytes):
-    """A piece that counts the bytes before which it is put by making a copy of both."""
+    """A piece that counts the bytes that are copied when it is appended to them."""
 
     copied = 0
 
@@ -21,14 +21,14 @@ class Piece(bytes):
 
 
 def split(*chunks: bytes) -> list[bytes | None]:
-    """Return the lines of a stream that is cut so."""
+    """Return the lines of a stream in these chunks."""
     splitter = LineSplitter()
     return [*(line for chunk in chunks for line in splitter.feed(chunk)), *splitter.end()]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100, LINE_BYTES_MAX, 10**6])
 def test_lines_are_the_same_however_the_stream_is_cut(size: int) -> None:
-    """Those that are too long are ``None``, at the begin, in the middle and at the end."""
+    """Lines that are too long are ``None``, at the beginning, in the middle and at the end."""
     long, longest = b"y" * (LINE_BYTES_MAX + 1), b"z" * LINE_BYTES_MAX
     stream = b"\n".join([long, b"a", b"", longest, long, b"bc", long])
     cut = [stream[at : at + size] for at in range(0, len(stream), size)]

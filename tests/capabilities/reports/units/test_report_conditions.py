@@ -1,4 +1,4 @@
-"""Conditions of a report: what means the same has one query key, what does not has another."""
+"""Conditions of a report: equal ones have one query key, different ones have different keys."""
 
 import json
 import random
@@ -53,7 +53,7 @@ def ambiguous(value: Any) -> bool:
 
 
 def respelled(value: Any, dice: random.Random) -> Any:
-    """Return what means the same: another order, form of Unicode, or spelling of a number."""
+    """Return an equal value: in another order, form of Unicode, or spelling of a number."""
     if isinstance(value, dict):
         pairs = [(respelled(name, dice), respelled(item, dice)) for name, item in value.items()]
         dice.shuffle(pairs)
@@ -68,7 +68,7 @@ def respelled(value: Any, dice: random.Random) -> Any:
 
 
 def meaning(value: Any) -> Any:
-    """Return a value that equals another one exactly when both mean the same: computed in a way of its own."""
+    """Return a value that equals another one exactly when both mean the same; computed without the product."""
     if isinstance(value, dict):
         return frozenset((unicodedata.normalize("NFC", name), meaning(item)) for name, item in value.items())
     if isinstance(value, list):
@@ -80,9 +80,9 @@ def meaning(value: Any) -> Any:
 
 @given(CONDITIONS, st.randoms(use_true_random=False))
 def test_order_spelling_and_unicode_never_change_the_key(conditions: dict[str, Any], dice: random.Random) -> None:
-    """Neither does what is null."""
+    """Nor does a null."""
     assume(not ambiguous(conditions))
-    other = {**respelled(conditions, dice), "nobody's name": None}
+    other = {**respelled(conditions, dice), "a null member": None}
     assert key(other) == key(conditions)
 
 
@@ -110,8 +110,8 @@ def test_different_conditions_have_different_keys(one: dict[str, Any], other: di
         ({"a": "ﬁ"}, {"a": "fi"}),
     ],
 )
-def test_what_looks_alike_has_another_key(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """A truth is no number, a text is no number, and nothing is not an empty text."""
+def test_similar_conditions_have_different_keys(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """A boolean is no number, a text is no number, and an absent value is no empty text."""
     assert key(one) != key(other)
 
 
@@ -123,7 +123,7 @@ def test_type_and_format_are_part_of_the_key() -> None:
 
 
 @given(CONDITIONS)
-def test_what_is_normalised_stays_so(conditions: dict[str, Any]) -> None:
+def test_normalising_twice_changes_nothing(conditions: dict[str, Any]) -> None:
     """CND-1, also through JSON."""
     assume(not ambiguous(conditions))
     once = normalise(conditions, None)
@@ -134,8 +134,8 @@ def test_what_is_normalised_stays_so(conditions: dict[str, Any]) -> None:
     assert query_key("t", "csv", backwards) == query_key("t", "csv", once)
 
 
-def test_what_is_absent_is_its_default_or_null() -> None:
-    """A query always finds its values; null and a default written out are the same as nothing."""
+def test_an_absent_condition_has_its_default_or_null() -> None:
+    """A query always finds its values; null and a written default equal an absent condition."""
     made = normalise({"country": "NL"}, PARAMETERS)
     assert made == {
         "at": None, "country": "NL", "ids": None, "limit": None, "open": None, "share": None, "since": "2026-01-01",
@@ -155,8 +155,8 @@ def test_an_instant_has_one_spelling() -> None:
 
 
 @given(st.dictionaries(st.sampled_from([*PARAMETERS, "other"]), VALUES))
-def test_any_conditions_are_taken_or_refused_with_their_code(conditions: dict[str, Any]) -> None:
-    """No value makes the check fail in another way, and what is taken is a fixed point."""
+def test_any_conditions_are_accepted_or_refused_with_their_code(conditions: dict[str, Any]) -> None:
+    """No value raises another error, and accepted conditions are a fixed point."""
     code = "invalid_conditions"
     try:
         made = normalise(conditions, PARAMETERS)
@@ -168,7 +168,7 @@ def test_any_conditions_are_taken_or_refused_with_their_code(conditions: dict[st
 
 
 def test_every_mistake_is_named_at_once() -> None:
-    """Types, what is missing, and unknown names with the nearest known one."""
+    """Wrong types, missing conditions, and unknown names with the nearest known one."""
     wrong = {
         "contry": "NL", "since": "31.01.2026", "at": "2026-01-31T09:00:00", "limit": 1.5, "share": "1", "open": 1,
         "ids": [[1]], "é": 1, "e\u0301": 2, "x": float("nan"), "y": 2**63, "z": "\0",
@@ -187,18 +187,18 @@ def test_every_mistake_is_named_at_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["2026-02-30", "20260131", "2026-W01-1", "", "2026-01-31T00:00:00Z"])
-def test_a_date_is_a_day_that_there_is(text: str) -> None:
+def test_a_date_is_an_existing_day_in_one_spelling(text: str) -> None:
     """In one spelling, so that it has one key."""
     with pytest.raises(Rejected):
         normalise({"country": "NL", "since": text}, PARAMETERS)
 
 
 def test_conditions_are_bounded() -> None:
-    """16 KiB as they are kept, and 32 levels."""
-    room = CONDITIONS_BYTES_MAX - len('{"a":""}')
-    normalise({"a": "x" * room}, None)
+    """16 KiB as stored, and 32 levels."""
+    size = CONDITIONS_BYTES_MAX - len('{"a":""}')
+    normalise({"a": "x" * size}, None)
     with pytest.raises(Rejected) as caught:
-        normalise({"a": "x" * (room + 1)}, None)
+        normalise({"a": "x" * (size + 1)}, None)
     assert (caught.value.code, caught.value.http_status) == ("conditions_too_large", 413)
     deep: Any = 1
     for _ in range(10_000):
@@ -211,8 +211,8 @@ def test_conditions_are_bounded() -> None:
         normalise({"a": 1}, {})
 
 
-def test_of_many_mistakes_a_hundred_are_named() -> None:
-    """A hostile request is told of the first ones, and of one that is too large nothing else."""
+def test_of_many_mistakes_only_a_hundred_are_named() -> None:
+    """The answer to a hostile request has the first ones; if the request is too large, only that."""
     parameters = {f"parameter_{number}": Parameter() for number in range(100)}
     with pytest.raises(Rejected) as caught:
         normalise({f"parametr{number}": 1 for number in range(900)}, parameters)

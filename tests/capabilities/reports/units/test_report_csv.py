@@ -1,6 +1,6 @@
-"""A report's CSV: read back by two readers it is what was put in, and no cell is a formula.
+"""A report's CSV: two readers read the values back, and no cell is a formula.
 
-The truth is computed here by itself, in Python from the values; the file is DuckDB's.
+The expected cells are computed in Python from the values; DuckDB writes the file.
 """
 
 import csv
@@ -22,7 +22,7 @@ from tickwright.capabilities.reports.merge.merge import MergeBounds, PartFile, m
 from tickwright.ports.reports import Column
 
 settings.register_profile("merges", deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-MERGES = settings.get_profile("merges")  # a merge for each example: making one smaller would take minutes
+MERGES = settings.get_profile("merges")  # a merge for each example: shrinking one would take minutes
 FORMULA = set("=+-@＝＋－＠")
 COLUMNS = {
     "text": "VARCHAR",
@@ -42,14 +42,14 @@ TEXTS = st.text(NASTY, max_size=6) | st.text(ANY, max_size=12)
 
 
 class Cell(NamedTuple):
-    """A cell, and whether quotes stood around it."""
+    """A cell, and whether it is quoted."""
 
     text: str
     is_quoted: bool
 
 
 def cells(data: str) -> list[list[Cell]]:
-    """Return the rows of a file by RFC 4180 to the letter; anything else is an error."""
+    """Return the rows of a file strictly by RFC 4180; anything else is an error."""
     rows: list[list[Cell]] = []
     row: list[Cell] = []
     place = 0
@@ -75,15 +75,15 @@ def cells(data: str) -> list[list[Cell]]:
 
 
 def is_space(char: str) -> bool:
-    """Whether a spreadsheet may step over it."""
+    """Return whether a spreadsheet may skip it."""
     return unicodedata.category(char).startswith("Z") or char in "\t\n\v\f\r"
 
 
 def safe(text: str) -> str:
-    """Return what a text is in a file."""
+    """Return a text as the file has it."""
     seen = [char for char in text if unicodedata.category(char) not in {"Cc", "Cf"} and not is_space(char)]
     danger = (seen and seen[0] in FORMULA) or text.startswith(("\t", "\r", "\n", "\0"))
-    # a cell is dangerous by its first character that is seen, and only if nothing harmless stands before that
+    # a cell is dangerous by its first visible character, and only if no harmless one is before that
     is_number = re.fullmatch(r"-[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", text) is not None
     return ("'" if danger and not is_number else "") + text.replace("\0", "")
 
@@ -96,7 +96,7 @@ def written(text: str) -> Cell:
 
 
 def stamp(value: datetime, end: str) -> str:
-    """Return an instant with six digits behind the point."""
+    """Return an instant with six decimals."""
     return value.isoformat(timespec="microseconds").removesuffix("+00:00") + end
 
 
@@ -126,7 +126,7 @@ def truth(row: dict[str, Any]) -> list[Cell]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """Return a row as a part has it: what JSON has not stands as text."""
+    """Return a row as a part has it: values that JSON does not have are texts."""
     return json.dumps(row, default=str, ensure_ascii=False) + "\n"
 
 
@@ -161,8 +161,8 @@ ROWS = st.fixed_dictionaries(
 
 @settings(MERGES, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ROWS, max_size=25), st.booleans())
-def test_what_is_read_back_is_what_was_put_in_and_is_no_formula(rows: list[dict[str, Any]], bom: bool) -> None:
-    """Every cell of every row, null apart from the empty text, with Python's reader and by the letter of RFC 4180."""
+def test_values_are_read_back_unchanged_and_no_cell_is_a_formula(rows: list[dict[str, Any]], bom: bool) -> None:
+    """Every cell of every row, null apart from the empty text, with Python's reader and strictly by RFC 4180."""
     data = merged([line(row) for row in rows], COLUMNS, "SELECT * FROM rows", bom=bom)
     assert data.startswith(b"\xef\xbb\xbf") == bom
     text = data.decode("utf-8-sig")
@@ -178,8 +178,8 @@ def test_what_is_read_back_is_what_was_put_in_and_is_no_formula(rows: list[dict[
 @settings(MERGES, max_examples=30)
 @example(["-5", "-5,", "-\t", "- 5", "-Infinity5"])
 @given(st.lists(st.text(NASTY, min_size=1, max_size=5).filter(lambda name: "\0" not in name), min_size=1, max_size=6))
-def test_names_of_columns_are_made_safe_as_cells_are(names: list[str]) -> None:
-    """A column's name may come from a parameter or a pivot: it is quoted and defused like a text."""
+def test_names_of_columns_are_escaped_like_cells(names: list[str]) -> None:
+    """A column's name may come from a parameter or a pivot: it is quoted and escaped like a text."""
     names = [*{safe(name).casefold(): name for name in names}.values()]
     listed = ", ".join('1 AS "' + name.replace('"', '""') + '"' for name in names)
     data = merged([], {"id": "BIGINT"}, f"SELECT {listed}", bom=False).decode()
@@ -189,7 +189,7 @@ def test_names_of_columns_are_made_safe_as_cells_are(names: list[str]) -> None:
 @settings(MERGES, max_examples=20)
 @given(st.lists(st.none() | TEXTS, max_size=20))
 def test_a_file_of_one_column_has_no_empty_line(values: list[str | None]) -> None:
-    """Most readers take an empty line for no row: null is written as an empty text there."""
+    """Most readers skip an empty line: there, null is written as an empty text."""
     data = merged([line({"text": value}) for value in values], {"text": "VARCHAR"}, "SELECT * FROM rows", bom=False)
     expected = [[safe(value or "")] for value in values]
     assert [*csv.reader(io.StringIO(data.decode(), newline=""), strict=True)] == [["text"], *expected]

@@ -1,4 +1,4 @@
-"""How a program plugs in: what a listener and a report may be, and what one takes from the other."""
+"""Listeners and reports of a program: what each may be, and which settings of listeners a report uses."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,12 +18,12 @@ MINUTE = timedelta(minutes=1)
 
 
 async def users(request: ReportRequest) -> AsyncIterator[Row]:
-    """One row."""
+    """Yield one row."""
     yield {"id": request.report_id}
 
 
 class Table:
-    """A source that has the rows it was made with."""
+    """A source with given rows."""
 
     name = "table"
     dialect: Dialect = "sqlite"
@@ -36,13 +36,13 @@ class Table:
     async def query(
         self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None
     ) -> AsyncIterator["Table"]:
-        """Give the rows, whatever the SQL."""
+        """Return the rows, whatever the SQL."""
         assert within is None
         self.asked.append((sql, values, timeout))
         yield self
 
     async def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
-        """Piece by piece."""
+        """Yield piece by piece."""
         for piece in self._pieces:
             yield piece
 
@@ -57,27 +57,27 @@ def request(source: Source | None) -> ReportRequest:
 
 
 async def test_rows_of_a_source_come_one_by_one_with_their_names() -> None:
-    """Conditions are values, a feed comes before them, and what the call says before both."""
+    """Conditions are values; a feed takes precedence over them, and arguments of the call over both."""
     table = Table(["id", "name"], [[(1, "a"), (2, "b")], [], [(3, "c")]])
     found = [row async for row in request(table).rows("SELECT …", country="BE", sql=1)]
     assert found == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 3, "name": "c"}]
     assert table.asked == [("SELECT …", {"country": "BE", "day": "b", "ids": [1], "sql": 1}, MINUTE)]
 
 
-async def test_a_listener_without_a_source_is_told_so() -> None:
-    """With the remedy."""
+async def test_rows_of_a_source_are_refused_to_a_listener_without_one() -> None:
+    """The error has the remedy."""
     with pytest.raises(Rejected, match=r'@app\.listener\("users", source=…\)') as caught:
         await anext(aiter(request(None).rows("SELECT 1")))
     assert caught.value.code == "no_source"
 
 
-def test_a_request_says_nothing_of_its_source() -> None:
-    """It may be written to a log."""
+def test_the_text_of_a_request_omits_its_source() -> None:
+    """A request may be written to a log."""
     assert "source" not in repr(request(Table([], [])))
 
 
 async def _no_rows(request: ReportRequest) -> None:
-    """Give none."""
+    """Yield none."""
 
 
 def _plain(request: ReportRequest) -> list[Row]:
@@ -102,13 +102,13 @@ async def _none() -> AsyncIterator[Row]:
     ],
 )
 def test_a_listener_takes_a_request_and_yields_rows(function: Callable[..., Any], remedy: str) -> None:
-    """Anything else would be found out when the first report is asked for."""
+    """Anything else is refused before the first report is requested."""
     with pytest.raises(Rejected, match=remedy) as caught:
         Tickwright().listener("users")(function)
     assert caught.value.code == "invalid_listener"
 
 
-def test_a_listener_with_more_arguments_may_have_them_filled() -> None:
+def test_a_listener_with_more_arguments_may_have_them_bound() -> None:
     """By ``partial``, or by defaults."""
     app = Tickwright()
     filled = partial(_two, more=1)
@@ -128,8 +128,8 @@ def test_a_wrong_listener_is_refused_with_every_mistake() -> None:
     assert caught.value.code == "duplicate_listener"
 
 
-def test_a_report_takes_what_the_program_says_of_its_listeners() -> None:
-    """Whichever was declared first; what the report says itself comes first, and queries are nobody's function."""
+def test_a_report_uses_the_programs_settings_of_its_listeners() -> None:
+    """In either order of declaration; the report's own settings take precedence; a query is no listener's function."""
     app = Tickwright()
     calls = []
 
@@ -147,8 +147,8 @@ def test_a_report_takes_what_the_program_says_of_its_listeners() -> None:
     app.listener("rates", source="c", attempts=7)(users)
     [declared] = app.registrations.of(ReportRegistry).all()
     plan = check_definition(declared.name, with_declared(declared.table, app.registrations.of(ListenerRegistry)))
-    told = {one.name: (one.kind, one.source, one.attempts, one.timeout_ms, one.columns) for one in plan.listeners}
-    assert told == {
+    found = {one.name: (one.kind, one.source, one.attempts, one.timeout_ms, one.columns) for one in plan.listeners}
+    assert found == {
         "users": ("function", "plt_user", 5, 9_000, {"id": "BIGINT"}),
         "rates": ("sql", "b", 3, 60_000, {}),
         "other": ("function", None, 3, 60_000, {}),

@@ -1,4 +1,4 @@
-"""A call of a stage is read as it was written, and what is wrong with a stranger's has a code of its own."""
+"""A call of a stage is read as it was written, and each mistake in a call of another program has its own code."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -20,7 +20,7 @@ from tickwright.capabilities.reports.requests.store import (
 )
 from tickwright.domain.errors import Rejected
 
-TOLD = Announcement(
+CALL = Announcement(
     version=1,
     report_id=1111,
     epoch=2,
@@ -50,8 +50,8 @@ INSTANTS = st.datetimes(datetime(1971, 1, 1), datetime(2199, 1, 1), timezones=ZO
 
 
 def message(**changes: Any) -> bytes:
-    """Return a sound message with ``changes``; a change to ``...`` leaves the member out."""
-    members: dict[str, Any] = {**json.loads(write_announcement(TOLD)), **changes}
+    """Return a valid message with ``changes``; a change to ``...`` leaves the member out."""
+    members: dict[str, Any] = {**json.loads(write_announcement(CALL)), **changes}
     return json.dumps({name: value for name, value in members.items() if value is not ...}).encode()
 
 
@@ -72,24 +72,24 @@ def message(**changes: Any) -> bytes:
         announced=st.integers(1, 1001),
     ),
 )
-def test_a_call_is_read_as_it_was_written(told: Announcement) -> None:
+def test_a_call_is_read_as_it_was_written(announcement: Announcement) -> None:
     """Every member comes back, instants to the microsecond, values as they are in JSON."""
-    assert read_announcement(write_announcement(told).encode()) == told
+    assert read_announcement(write_announcement(announcement).encode()) == announcement
 
 
 @given(st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).encode()))
 def test_garbage_is_refused_and_nothing_else_is_raised(body: bytes) -> None:
-    """Whatever bytes or JSON somebody puts into the queue."""
+    """Whatever bytes or JSON the queue has."""
     with pytest.raises((Rejected, FutureVersionError)):
         read_announcement(body)
 
 
-MEMBERS = sorted(json.loads(write_announcement(TOLD)))
+MEMBERS = sorted(json.loads(write_announcement(CALL)))
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), VALUES, min_size=1, max_size=3))
-def test_a_member_of_any_kind_is_sound_or_refused(changes: dict[str, Any]) -> None:
-    """What is read keeps its bounds, whatever the members are; nothing but our own refusals is raised."""
+def test_a_member_of_any_kind_is_valid_or_refused(changes: dict[str, Any]) -> None:
+    """A call that is read keeps its bounds, whatever its members are; only the product's own errors are raised."""
     try:
         call = read_announcement(message(**changes))
     except (Rejected, FutureVersionError):
@@ -104,7 +104,7 @@ def test_a_member_of_any_kind_is_sound_or_refused(changes: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_no_member_may_be_missing(member: str) -> None:
-    """A call without one of them is no call; without a feed it has to say so."""
+    """A call without one of them is invalid; a call without a feed must say so."""
     with pytest.raises(Rejected) as caught:
         read_announcement(message(**{member: ...}))
     assert caught.value.code == ("unknown_version" if member == "version" else "invalid_message")
@@ -158,33 +158,33 @@ def test_no_member_may_be_missing(member: str) -> None:
         ("not_json", b'{"version":1,"conditions":' + b'{"a":' * 20_000 + b"1" + b"}" * 20_001),
     ],
 )
-def test_what_is_wrong_with_a_call_has_a_code(code: str, body: bytes) -> None:
-    """Whatever somebody puts into the queue, it is refused by name and nothing else is raised."""
+def test_an_invalid_call_is_refused_with_its_code(code: str, body: bytes) -> None:
+    """The code is stable, and the message is at most 500 characters."""
     with pytest.raises(Rejected) as caught:
         read_announcement(body)
     assert caught.value.code == code
     assert len(caught.value.message) <= 500
 
 
-def test_a_newer_release_is_not_a_mistake() -> None:
-    """Whatever else a message of version 2 says, it is for somebody who knows it."""
+def test_a_call_of_a_newer_version_is_not_an_invalid_one() -> None:
+    """Whatever else a message of version 2 has, a newer process can read it."""
     with pytest.raises(FutureVersionError):
         read_announcement(b'{"version": 2, "everything": "else"}')
 
 
-def test_members_that_nobody_knows_are_passed_over() -> None:
+def test_unknown_members_of_a_call_are_ignored() -> None:
     """A newer release may add some under version 1."""
     assert read_announcement(message(tenant="x", listeners=["users"])) == read_announcement(message())
 
 
 def test_a_feed_that_is_too_large_is_left_out_and_the_call_says_so() -> None:
-    """A list of a hundred thousand ids is no message; the byte more than 64 KiB decides, counted in UTF-8."""
+    """The bound is 64 KiB, counted in UTF-8."""
     filler = FEED_BYTES_MAX - len('{"ids":""}')
-    fits = replace(TOLD, feed={"ids": "x" * filler})
+    fits = replace(CALL, feed={"ids": "x" * filler})
     call = read_announcement(write_announcement(fits).encode())
     assert (call.feed, call.feed_omitted) == (fits.feed, False)
     for text in ("x" * (filler + 1), "ü" * (filler // 2 + 1)):
-        written = write_announcement(replace(TOLD, feed={"ids": text}))
+        written = write_announcement(replace(CALL, feed={"ids": text}))
         assert "feed" not in json.loads(written)
         call = read_announcement(written.encode())
         assert (call.feed, call.feed_omitted) == (None, True)
@@ -192,20 +192,20 @@ def test_a_feed_that_is_too_large_is_left_out_and_the_call_says_so() -> None:
 
 def test_a_call_that_went_through_the_outbox_is_the_same_call() -> None:
     """PostgreSQL writes JSON in its own order and with its own spaces: no reader depends on either."""
-    members = json.loads(write_announcement(replace(TOLD, listeners=("users", "tags"), announced=3)))
+    members = json.loads(write_announcement(replace(CALL, listeners=("users", "tags"), announced=3)))
     turned = json.dumps(dict(sorted(members.items(), reverse=True)), indent=1)
     assert read_announcement(turned.encode()) == read_announcement(
-        write_announcement(replace(TOLD, listeners=("users", "tags"), announced=3)).encode()
+        write_announcement(replace(CALL, listeners=("users", "tags"), announced=3)).encode()
     )
 
 
 def test_the_deadline_is_in_utc_and_whole_seconds_have_no_fraction() -> None:
     """A reader in another language gets one form of RFC 3339."""
-    said = [
-        json.loads(write_announcement(replace(TOLD, deadline_at=at)))["deadline_at"]
+    texts = [
+        json.loads(write_announcement(replace(CALL, deadline_at=at)))["deadline_at"]
         for at in (
             datetime(2026, 11, 22, 6, 30, tzinfo=timezone(timedelta(hours=2))),
             datetime(2026, 11, 22, 4, 30, 0, 250_000, tzinfo=UTC),
         )
     ]
-    assert said == ["2026-11-22T04:30:00Z", "2026-11-22T04:30:00.250000Z"]
+    assert texts == ["2026-11-22T04:30:00Z", "2026-11-22T04:30:00.250000Z"]

@@ -52,7 +52,7 @@ ANY = st.one_of(*KINDS.values(), EXACT, st.binary(max_size=5), st.none())
 
 
 async def rows_from(rows: Sequence[Mapping[str, Any]]) -> AsyncIterator[Mapping[str, Any]]:
-    """Give rows as a function does."""
+    """Yield rows as a function does."""
     for row in rows:
         yield row
 
@@ -108,7 +108,7 @@ def test_a_column_of_one_kind_is_read_back_exactly(kind: str, data: st.DataObjec
 @settings(max_examples=30, deadline=None)
 @given(st.lists(EXACT, min_size=1, max_size=10))
 def test_an_exact_number_is_never_rounded(values: list[Decimal]) -> None:
-    """It is a decimal of up to 38 digits, or a text that says the same."""
+    """It is a decimal of up to 38 digits, or a text with the same value."""
     with tempfile.TemporaryDirectory() as folder:
         facts = written([{"value": value} for value in values], Path(folder) / "part")
         back = [Decimal(row[0]) for row in read_back(Path(folder) / "part", facts.columns)]
@@ -160,7 +160,7 @@ SEEN = st.builds(
 
 
 @given(SEEN, SEEN, SEEN)
-def test_what_was_seen_joins_in_any_order(one: Seen, two: Seen, three: Seen) -> None:
+def test_kinds_of_values_are_joined_in_any_order(one: Seen, two: Seen, three: Seen) -> None:
     """COL-1: so the type depends neither on the order of rows nor on how they were divided."""
     assert one.join(two) == two.join(one)
     assert one.join(two).join(three) == one.join(two.join(three))
@@ -177,7 +177,7 @@ def test_a_type_that_is_found_may_be_declared(seen: Seen) -> None:
 @settings(max_examples=100)
 @given(st.lists(ANY, max_size=20), st.integers(0, 20))
 def test_a_column_is_the_same_in_one_piece_and_in_two(values: list[Any], at: int) -> None:
-    """The quick way over a whole column and the slow one over each value agree."""
+    """The fast path over a whole column and the slow one over each value agree."""
     whole, first, second = encode_column(values), encode_column(values[:at]), encode_column(values[at:])
     assert repr([*first.values, *second.values]) == repr([*whole.values])
     assert first.seen.join(second.seen) == whole.seen

@@ -1,4 +1,4 @@
-"""What the text of a SELECT says of its columns, held against what DuckDB gives when it is carried out."""
+"""The columns that are read from the text of a SELECT, compared with those that DuckDB gives when it runs."""
 
 import duckdb
 import pytest
@@ -24,7 +24,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("sql", KNOWN)
 def test_columns_are_those_that_duckdb_gives(sql: str) -> None:
-    """Those that a placeholder can ask for."""
+    """Those that a placeholder can name."""
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE t (a INT, b INT, c INT)")
         given = [column[0] for column in connection.execute(sql).description or ()]
@@ -32,13 +32,13 @@ def test_columns_are_those_that_duckdb_gives(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", UNKNOWN)
-def test_what_only_running_would_tell_is_not_guessed(sql: str) -> None:
+def test_columns_that_only_a_run_shows_are_not_guessed(sql: str) -> None:
     """Stars, what expands to several columns, and what is no plain SELECT."""
     assert columns_of(sql) is None
 
 
-def test_words_that_duckdb_reserves_are_no_listeners_names() -> None:
-    """The list is this DuckDB's: a new one may reserve more."""
+def test_words_that_duckdb_reserves_are_no_names_of_listeners() -> None:
+    """A new release of DuckDB may reserve more."""
     with duckdb.connect() as connection:
         rows = connection.execute(
             "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
@@ -46,9 +46,9 @@ def test_words_that_duckdb_reserves_are_no_listeners_names() -> None:
     assert {row[0] for row in rows} <= RESERVED
 
 
-def test_a_definition_is_read_by_duckdb() -> None:
-    """SQL that is none, a table that is nobody's part, a value that nobody gives: with its place."""
-    words = {
+def test_the_sql_of_a_definition_is_checked_by_duckdb() -> None:
+    """Invalid SQL, a table that is no part, a value that does not exist: each with its place."""
+    definition = {
         "stages": [
             {"users": {"source": "a", "sql": "SELECT :contry"}},
             {"rates": {"source": "a", "sql": "SELECT :ids"}},
@@ -58,11 +58,11 @@ def test_a_definition_is_read_by_duckdb() -> None:
         "merge": "SELECT * FROM users JOIN rates USING (id)",
     }
     with pytest.raises(Rejected) as caught:
-        check_definition("t", words, checks=sql_checks())
+        check_definition("t", definition, checks=sql_checks())
     assert caught.value.details["problems"] == [
         "report type.listeners.users.sql: there is no value :contry; there are :country"
     ]
-    broken = {**words, "merge": "SELECT * FROM users JOIN orders USING (id)", "feeds": {2: "SELEC 1"}}
+    broken = {**definition, "merge": "SELECT * FROM users JOIN orders USING (id)", "feeds": {2: "SELEC 1"}}
     with pytest.raises(Rejected) as caught:
         check_definition("t", broken, checks=sql_checks())
     merge, feed = caught.value.details["problems"]

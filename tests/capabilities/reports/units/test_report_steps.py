@@ -1,4 +1,4 @@
-"""What to do with a report next: every combination of parts, checks and deadlines."""
+"""The next step of a report, for every combination of parts, checks and deadlines."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -52,24 +52,24 @@ def parts(users: str = "done", withdrawals: str = "done", risk: str = "done") ->
     ]
 
 
-def test_everything_there_is_merged_at_once() -> None:
-    """Nobody waits for a check when the last part has come."""
+def test_a_report_with_all_parts_is_merged_at_once() -> None:
+    """The merge does not wait for the delayed check."""
     assert decide(RECORD, parts()) == Merge(())
 
 
 def test_an_optional_part_that_failed_is_missing_and_named() -> None:
-    """Partial delivery says what is missing."""
+    """The merge gets the names of missing parts."""
     assert decide(RECORD, parts(risk="failed")) == Merge(("risk",))
 
 
 def test_a_required_part_that_failed_ends_the_report_with_its_name_and_reason() -> None:
-    """A person understands why; the parts that still run are not waited for."""
+    """Parts that still run are not waited for."""
     broken = [replace(one, error="no such table", attempts=3) for one in parts(users="failed", withdrawals="running")]
     assert decide(RECORD, broken) == Fail("part_failed", "users: no such table after 3 attempts")
 
 
-def test_a_check_announces_what_is_missing_and_the_last_one_gives_up() -> None:
-    """The document's six times a minute: told again each time, failed with the last one."""
+def test_a_check_announces_missing_parts_and_the_last_one_gives_up() -> None:
+    """As in the source document: each check announces again, and the last one fails the report."""
     missing = parts(users="running", risk="due")
     assert decide(RECORD, missing) == Wait()
     assert decide(replace(RECORD, check_due=True), missing) == Announce(("users", "risk"))
@@ -79,12 +79,12 @@ def test_a_check_announces_what_is_missing_and_the_last_one_gives_up() -> None:
 
 
 def test_the_last_check_gives_up_on_optional_parts_only() -> None:
-    """What is required is there: the file is made without the rest."""
+    """All required parts are done: the file is made without the others."""
     assert decide(replace(RECORD, check_due=True, checks=2), parts(risk="running")) == Merge(("risk",))
 
 
-def test_the_deadline_ends_it_and_names_whom_it_waited_for() -> None:
-    """Never a hang."""
+def test_the_deadline_fails_a_report_and_names_its_missing_parts() -> None:
+    """Even if all parts are done."""
     late = decide(replace(RECORD, overdue=True), parts(users="due"))
     assert late == Fail("deadline_passed", "it was not finished within 1800 s; it waited for users")
     assert isinstance(decide(replace(RECORD, overdue=True), parts()), Fail)

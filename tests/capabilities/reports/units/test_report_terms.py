@@ -1,4 +1,4 @@
-"""What is said of a report type: one reader for JSON, TOML and keywords, every mistake at once, and back into words."""
+"""Definitions of report types: one reader for JSON, TOML and keywords, every mistake at once, and back again."""
 
 import tomllib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ checks = 3
 check_every = "90s"
 deadline = "2h"
 keep = "1d"
-notify = "desk"
+notify = "ops"
 [parameters]
 country = "text"
 since = { type = "date", default = 2026-01-01 }
@@ -41,17 +41,17 @@ service = true
 """
 
 
-def problems_of(words: Any, name: str = "t", checks: SqlChecks | None = None) -> list[str]:
+def problems_of(definition: Any, name: str = "t", checks: SqlChecks | None = None) -> list[str]:
     """Return what is wrong with a definition."""
     with pytest.raises(Rejected) as caught:
-        check_definition(name, words, where="t", checks=checks)
+        check_definition(name, definition, where="t", checks=checks)
     assert caught.value.code == "invalid_report_type"
     found: list[str] = caught.value.details["problems"]
     return found
 
 
-def test_a_definition_is_read_from_its_words() -> None:
-    """Every word of the page, in TOML."""
+def test_a_definition_is_read_with_all_its_keys() -> None:
+    """Every key of the documentation, in TOML."""
     plan = check_definition("withdrawals", tomllib.loads(WHOLE))
     assert plan == Plan(
         merge="SELECT * FROM users JOIN withdrawals USING (user_id)",
@@ -61,7 +61,7 @@ def test_a_definition_is_read_from_its_words() -> None:
         check_every_s=90,
         deadline_s=7200,
         keep_s=86_400,
-        notify="desk",
+        notify="ops",
         parameters={
             "country": Parameter(),
             "since": Parameter(type="date", required=False, default="2026-01-01"),
@@ -85,7 +85,7 @@ def test_a_definition_is_read_from_its_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "definition",
     [
         tomllib.loads(WHOLE),
         {"listeners": ["users"]},
@@ -93,14 +93,14 @@ def test_a_definition_is_read_from_its_words() -> None:
         {"stages": [["a"], ["b", "c"], {"d": {"required": False}}], "merge": "SELECT 1"},
     ],
 )
-def test_words_of_a_plan_are_read_as_the_same_plan(words: Any) -> None:
-    """What GET shows is what PUT takes."""
-    plan = check_definition("t", words)
+def test_the_definition_of_a_plan_is_read_as_the_same_plan(definition: Any) -> None:
+    """PUT accepts what GET shows."""
+    plan = check_definition("t", definition)
     assert check_definition("t", definition_of(plan)) == plan
 
 
 def test_a_default_can_be_the_member_of_an_enumeration() -> None:
-    """It is a text or a number too, where a program writes the definition; a boolean is no number."""
+    """In a program's definition it is a text or a number, too; a boolean is no number."""
 
     class Country(StrEnum):
         NL = "nl"
@@ -108,7 +108,7 @@ def test_a_default_can_be_the_member_of_an_enumeration() -> None:
     class Limit(IntEnum):
         MANY = 1000
 
-    def words(kind: str, default: Any) -> Any:
+    def definition(kind: str, default: Any) -> Any:
         return {"listeners": ["a"], "parameters": {"x": {"type": kind, "default": default}}}
 
     for kind, default, expected in (
@@ -116,20 +116,20 @@ def test_a_default_can_be_the_member_of_an_enumeration() -> None:
         ("integer", Limit.MANY, 1000),
         ("number", Limit.MANY, 1000),
     ):
-        parameters = check_definition("t", words(kind, default)).parameters
+        parameters = check_definition("t", definition(kind, default)).parameters
         assert parameters is not None
         assert parameters["x"].default == expected
     for kind in ("integer", "number"):
-        assert any("whole number" in line or "a number" in line for line in problems_of(words(kind, True)))
+        assert any("whole number" in line or "a number" in line for line in problems_of(definition(kind, True)))
 
 
 def test_one_listener_needs_no_merge() -> None:
-    """All of its rows as they are."""
+    """The file has all of its rows, unchanged."""
     assert check_definition("t", {"listeners": ["users"]}).merge == "FROM users"
 
 
-def test_stages_say_the_stage_of_each_listener() -> None:
-    """Names are enough; parameters that are not written take any condition."""
+def test_stages_set_the_stage_of_each_listener() -> None:
+    """Names are enough; without declared parameters every condition is accepted."""
     plan = check_definition("t", {"stages": [["a"], ["b", "c"]], "merge": "SELECT 1"})
     assert [(one.name, one.stage, one.kind) for one in plan.listeners] == [
         ("a", 1, "function"),
@@ -140,8 +140,8 @@ def test_stages_say_the_stage_of_each_listener() -> None:
 
 
 def test_every_mistake_is_named_at_once_with_its_remedy() -> None:
-    """Names, words, values and what belongs together."""
-    words = {
+    """Names, keys, values and combinations."""
+    definition = {
         "merg": "SELECT 1",
         "format": "xml",
         "checks": 0,
@@ -168,7 +168,7 @@ def test_every_mistake_is_named_at_once_with_its_remedy() -> None:
             "f": 3,
         },
     }
-    found = problems_of(words, name="a b")
+    found = problems_of(definition, name="a b")
     expected = [
         "t: a name has", "t.merg: unknown key; did you mean merge?", "t.format: one of csv, parquet",
         "t.checks: a whole", "t.check_every: write a duration", "t.deadline: whole seconds", "t.keep: between",
@@ -189,7 +189,7 @@ def test_every_mistake_is_named_at_once_with_its_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "beginning"),
+    ("definition", "beginning"),
     [
         ({}, "t.listeners: missing"),
         ({"listeners": ["a", "b"]}, "t.merge: missing"),
@@ -211,9 +211,9 @@ def test_every_mistake_is_named_at_once_with_its_remedy() -> None:
         ([], "t: write a table"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(words: Any, beginning: str) -> None:
-    """Each mistake alone; nothing else is said."""
-    found = problems_of(words)
+def test_a_wrong_combination_is_refused(definition: Any, beginning: str) -> None:
+    """Each mistake alone."""
+    found = problems_of(definition)
     assert any(line.startswith(beginning) for line in found), found
 
 
@@ -241,14 +241,14 @@ def _columns(sql: str) -> frozenset[str] | None:
 CHECKS = SqlChecks(_select, _values, _columns)
 
 
-def test_a_part_may_not_take_longer_than_anybody_waits_for_it() -> None:
-    """Its timeout would never come: the delayed check or the deadline gives up first. What is not said fits."""
-    words: dict[str, Any] = {"listeners": {"a": {"timeout": "3m"}, "b": {}}, "merge": "x", "checks": 2}
+def test_a_part_may_not_take_longer_than_its_report_waits_for_it() -> None:
+    """The delayed check or the deadline would come before its timeout. A default timeout always fits."""
+    definition: dict[str, Any] = {"listeners": {"a": {"timeout": "3m"}, "b": {}}, "merge": "x", "checks": 2}
     waits = "the report waits for 2m (2 checks of 1m, deadline 30m)"
-    told = [f"t.listeners.a.timeout: 3m, and {waits}; shorten it, or raise those"]
-    assert problems_of({**words, "check_every": "1m"}) == told
-    assert len(problems_of({**words, "check_every": "1h", "deadline": "179s"})) == 1
-    plan = check_definition("t", {**words, "check_every": "90s", "deadline": "3m"})
+    problems = [f"t.listeners.a.timeout: 3m, and {waits}; shorten it, or raise those"]
+    assert problems_of({**definition, "check_every": "1m"}) == problems
+    assert len(problems_of({**definition, "check_every": "1h", "deadline": "179s"})) == 1
+    plan = check_definition("t", {**definition, "check_every": "90s", "deadline": "3m"})
     assert [one.timeout_ms for one in plan.listeners] == [180_000, 180_000]
     plan = check_definition("t", {"stages": [["a"], {"b": {"timeout": "1s"}}], "merge": "x", "deadline": "90s"})
     assert [one.timeout_ms for one in plan.listeners] == [90_000, 1_000]
@@ -256,45 +256,45 @@ def test_a_part_may_not_take_longer_than_anybody_waits_for_it() -> None:
 
 def test_a_feed_does_not_replace_a_parameter() -> None:
     """A query that names it would get another value than the request's."""
-    words: dict[str, Any] = {
+    definition: dict[str, Any] = {
         "merge": "SELECT",
         "parameters": {"country": "text", "ids": "list"},
         "stages": [["a"], ["b"]],
         "feeds": {2: "SELECT ids other"},
     }
-    told = ["t.feeds.2: its column ids is a parameter, too; call one of them otherwise"]
-    assert problems_of(words, checks=CHECKS) == told
-    check_definition("t", {**words, "feeds": {2: "SELECT *"}}, checks=CHECKS)
-    del words["parameters"]
-    check_definition("t", words, checks=CHECKS)
+    problems = ["t.feeds.2: its column ids is a parameter, too; call one of them otherwise"]
+    assert problems_of(definition, checks=CHECKS) == problems
+    check_definition("t", {**definition, "feeds": {2: "SELECT *"}}, checks=CHECKS)
+    del definition["parameters"]
+    check_definition("t", definition, checks=CHECKS)
 
 
-def test_sql_is_read_by_who_understands_it() -> None:
+def test_sql_is_checked_with_the_parts_that_it_may_read() -> None:
     """The merge sees every part, a feed the parts of the stages before its own."""
-    words = {"stages": [["a"], ["b"], ["c"]], "merge": "bad", "feeds": {2: "bad", 3: "bad"}}
-    assert problems_of(words, checks=CHECKS) == [
+    definition = {"stages": [["a"], ["b"], ["c"]], "merge": "bad", "feeds": {2: "bad", 3: "bad"}}
+    assert problems_of(definition, checks=CHECKS) == [
         "t.merge: no SELECT over a, b, c",
         "t.feeds.2: no SELECT over a",
         "t.feeds.3: no SELECT over a, b",
     ]
 
 
-def test_a_query_asks_for_values_that_somebody_gives() -> None:
-    """A condition, or a column of a feed of its stage or of one before; some feeds only show when they run."""
+def test_a_query_names_only_values_that_exist() -> None:
+    """A condition, or a column of a feed of its or an earlier stage; some feeds show their columns only at run time."""
     one = {"source": "s", "sql": "SELECT :country :ids"}
-    words: dict[str, Any] = {
+    definition: dict[str, Any] = {
         "merge": "SELECT",
         "parameters": {"country": "text"},
         "listeners": {"a": one, "b": {**one, "stage": 2}, "c": {**one, "stage": 3}},
         "feeds": {2: "SELECT ids"},
     }
-    assert problems_of(words, checks=CHECKS) == ["t.listeners.a.sql: there is no value :ids; there are :country"]
-    words["listeners"]["a"] = {}
-    check_definition("t", words, checks=CHECKS)
-    words["feeds"] = {2: "SELECT *"}
-    words["listeners"]["b"] = {**words["listeners"]["b"], "sql": "SELECT :anything"}
-    check_definition("t", words, checks=CHECKS)
-    del words["feeds"], words["parameters"]
-    check_definition("t", words, checks=CHECKS)
-    words["listeners"]["b"] = {**words["listeners"]["b"], "sql": "SELECT $1"}
-    assert problems_of(words, checks=CHECKS) == ["t.listeners.b.sql: write a value as :name"]
+    assert problems_of(definition, checks=CHECKS) == ["t.listeners.a.sql: there is no value :ids; there are :country"]
+    definition["listeners"]["a"] = {}
+    check_definition("t", definition, checks=CHECKS)
+    definition["feeds"] = {2: "SELECT *"}
+    definition["listeners"]["b"] = {**definition["listeners"]["b"], "sql": "SELECT :anything"}
+    check_definition("t", definition, checks=CHECKS)
+    del definition["feeds"], definition["parameters"]
+    check_definition("t", definition, checks=CHECKS)
+    definition["listeners"]["b"] = {**definition["listeners"]["b"], "sql": "SELECT $1"}
+    assert problems_of(definition, checks=CHECKS) == ["t.listeners.b.sql: write a value as :name"]

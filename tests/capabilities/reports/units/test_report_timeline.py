@@ -1,4 +1,4 @@
-"""The parts of a report against time: what waited, what took long, and which part its stage waited for."""
+"""The parts of a report over time: how long each waited and ran, and which part its stage waited for."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,14 +9,14 @@ NOW = datetime(2030, 5, 17, 13, 7, tzinfo=UTC)
 
 
 def at(second: float | None) -> datetime | None:
-    """So many seconds ago."""
+    """Return the instant this many seconds ago."""
     return None if second is None else NOW - timedelta(seconds=second)
 
 
 def part(
     listener: str, state: str, asked: float | None, began: float | None, done: float | None, *, stage: int = 1
 ) -> Any:
-    """A row of ``get_parts``; instants in seconds ago."""
+    """Return a row of ``get_parts``; instants are in seconds ago."""
     return {
         "listener": listener, "stage": stage, "kind": "function", "required": True, "state": state, "rows": 1,
         "bytes": 2, "attempts": 1, "error": None, "asked_at": at(asked), "began_at": at(began), "done_at": at(done),
@@ -25,7 +25,7 @@ def part(
 
 
 def test_a_part_waited_until_it_began_and_took_until_it_was_done() -> None:
-    """One that runs takes until now; one that nobody has begun waits until now; one of a later stage does neither."""
+    """A running part takes until now; a due part waits until now; one of a later stage does neither."""
     parts = [
         part("done", "done", 60, 50, 20),
         part("running", "running", 60, 45, None),
@@ -40,7 +40,7 @@ def test_a_part_waited_until_it_began_and_took_until_it_was_done() -> None:
 
 
 def test_the_last_part_of_each_stage_is_marked_and_no_other() -> None:
-    """Not the one that took longest: the one that its stage waited for, as long as it is open."""
+    """Not the part that took longest, but the one that its stage waited for or still waits for."""
     parts = [
         part("long", "done", 100, 100, 50),
         part("late", "done", 100, 45, 40),

@@ -31,7 +31,7 @@ def message(destination: str, timeout: timedelta = SHORT, **headers: str) -> Mes
 
 
 async def test_a_name_that_flips_its_answer_reaches_nothing_inside() -> None:
-    """Rebinding: the first answer is public, the next is not; the check holds for every connection."""
+    """DNS rebinding: the first answer is public, the next is not; the check holds for every connection."""
     resolver = ScriptedResolver(["127.0.0.1"], ["127.0.0.2"])
     async with HttpReceiver() as receiver:
         broker = HttpBroker(allow=TARGETS, resolver=resolver)
@@ -50,7 +50,7 @@ async def test_a_name_that_flips_its_answer_reaches_nothing_inside() -> None:
     [["8.8.8.8", "10.0.0.1"], ["10.0.0.1"], ["::1"], ["64:ff9b::7f00:1"], ["2606:4700::1", "fe80::1"]],
 )
 async def test_a_blocked_address_in_an_answer_refuses_the_name(addresses: list[str]) -> None:
-    """Every address of a name is judged; the refusal is final and shows none of them."""
+    """Every address of a name is checked; the refusal is final and shows none of them."""
     broker = HttpBroker(allow=NOBODY, resolver=ScriptedResolver(addresses))
     outcome = await broker.publish(message("https://inside.example/callback"))
     await broker.aclose()
@@ -60,8 +60,8 @@ async def test_a_blocked_address_in_an_answer_refuses_the_name(addresses: list[s
 
 
 @pytest.mark.parametrize("url", ["http://93.184.216.34/", "https://10.0.0.1/", "https://[::1]/", "http://example.com/"])
-async def test_what_can_never_be_sent_to_is_refused_without_a_connection(url: str) -> None:
-    """``check`` raises and ``publish`` answers ``ssrf_blocked``, both before any look-up."""
+async def test_an_invalid_target_is_refused_without_a_connection(url: str) -> None:
+    """``check`` raises and ``publish`` returns ``ssrf_blocked``, both before any look-up."""
     resolver = ScriptedResolver(["8.8.8.8"])
     broker = HttpBroker(allow=NOBODY, resolver=resolver)
     outcome = await broker.publish(message(url))
@@ -102,8 +102,8 @@ async def test_cookies_are_never_kept_and_compression_is_never_asked_for(broker:
         (socket.gaierror(socket.EAI_FAIL, "Non-recoverable failure"), "dns_failed"),
     ],
 )
-async def test_an_unknown_name_and_a_failing_dns_are_told_apart(error: socket.gaierror, code: str) -> None:
-    """Nothing was sent, so it is a refusal; whether the name or the DNS is wrong decides who is called."""
+async def test_an_unknown_name_and_a_failing_dns_have_different_codes(error: socket.gaierror, code: str) -> None:
+    """Nothing was sent, so it is a refusal; the code tells operators whether the name or the DNS is wrong."""
     broker = HttpBroker(allow=NOBODY, resolver=ScriptedResolver(error))
     outcome = await broker.publish(message("https://nowhere.example/"))
     await broker.aclose()
@@ -112,7 +112,7 @@ async def test_an_unknown_name_and_a_failing_dns_are_told_apart(error: socket.ga
 
 
 async def test_a_connection_that_is_never_made_is_refused_within_the_timeout(broker: HttpBroker) -> None:
-    """A full accept queue or a dropped SYN: nothing was sent, and that is certain."""
+    """With a full accept queue or a dropped SYN it is certain that nothing was sent."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
         address = deaf.getsockname()
         fillers = [socket.socket() for _ in range(4)]
@@ -128,7 +128,7 @@ async def test_a_connection_that_is_never_made_is_refused_within_the_timeout(bro
 
 @pytest.mark.parametrize("kind", ["good", "expired", "not yet", "wrong host", "self-signed", "no TLS"])
 async def test_each_fault_of_a_certificate_has_its_code(tmp_path: Path, kind: str) -> None:
-    """The certificate is judged for the host of the URL, and nothing is sent to one that fails."""
+    """The certificate is verified for the host of the URL, and nothing is sent to one that fails."""
     authority = Authority(tmp_path)
     contexts: dict[str, Callable[[], Any]] = {
         "good": lambda: authority.server("IP:127.0.0.1"),
@@ -187,7 +187,7 @@ async def test_the_name_and_not_the_address_is_shown_to_the_server(tmp_path: Pat
         ("x-a", "b" * 5000, "invalid_header"),
     ],
 )
-async def test_a_header_that_is_not_the_callers_is_refused(
+async def test_a_header_that_callers_may_not_set_is_refused(
     broker: HttpBroker, name: str, value: str, code: str
 ) -> None:
     """Callers can neither redirect, smuggle nor impersonate through headers; nothing is sent."""
@@ -200,7 +200,7 @@ async def test_a_header_that_is_not_the_callers_is_refused(
 async def test_an_old_connection_is_not_used_for_a_new_message(
     broker: HttpBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kept-alive connections are bounded in age, so a change in the DNS is seen."""
+    """Kept-alive connections have a maximum age, so a change in the DNS takes effect."""
     async with HttpReceiver() as receiver:
         assert await broker.publish(message(receiver.url)) == Accepted()
         monkeypatch.setattr("tickwright.outbound.connector.SESSION_AGE_MAX_S", -1.0)

@@ -1,4 +1,4 @@
-"""WebSocket gateways that are silent, confused, gone or hostile."""
+"""WebSocket gateways that are silent, faulty, gone or hostile."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ SECRET = "whsec_" + "bm5ubm5ubm5ubm5ubm5ubm5ubm5ubm5u"
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[Gateway]:
-    """A gateway that acknowledges until told otherwise."""
+    """A gateway that acknowledges unless set otherwise."""
     async with Gateway() as gateway:
         yield gateway
 
@@ -46,14 +46,14 @@ def message(destination: str, number: int = 1, timeout_s: float = 5, body: bytes
 
 
 async def test_many_pushes_share_one_connection(gateway: Gateway, broker: WebSocketBroker) -> None:
-    """A thousand pushes at once need no second connection, and each gets its own answer."""
+    """A thousand concurrent pushes need no second connection, and each gets its own answer."""
     outcomes = await broker.publish_many([message(gateway.url, number) for number in range(900)])
     assert set(outcomes) == {Accepted()}
     assert gateway.connections == 1
 
 
 async def test_the_frame_is_as_documented_and_its_signature_verifies(gateway: Gateway, broker: WebSocketBroker) -> None:
-    """A gateway can check with the reference library that the payload is ours and unchanged."""
+    """A gateway can verify with the reference library that the payload is ours and unchanged."""
     assert await broker.publish(message(gateway.url)) == Accepted()
     frame = json.loads(gateway.frames[0])
     assert list(frame) == ["webhook-id", "type", "headers", "payload"]
@@ -63,8 +63,10 @@ async def test_the_frame_is_as_documented_and_its_signature_verifies(gateway: Ga
     assert Webhook(SECRET).verify(received.body, {**received.headers, "webhook-id": "job_1"}) == {"n": 1}
 
 
-async def test_a_refusal_is_passed_on_with_its_wish(gateway: Gateway, broker: WebSocketBroker) -> None:
-    """``ack: false`` is a certain no, with what the gateway says and asks for."""
+async def test_a_refusal_is_passed_on_with_its_reason_and_retry_after(
+    gateway: Gateway, broker: WebSocketBroker
+) -> None:
+    """``ack: false`` is a certain refusal."""
     gateway.mood = "refuse"
     outcome = await broker.publish(message(gateway.url))
     assert outcome == Refused("gateway_refused", "inbox is full", retry_after=timedelta(seconds=5))
@@ -90,29 +92,31 @@ async def test_a_refusal_is_kept_without_path_and_query_of_the_gateway(
 async def test_a_body_that_is_no_json_is_refused_for_good(
     gateway: Gateway, broker: WebSocketBroker, body: bytes
 ) -> None:
-    """A body cannot break out of its place in the frame."""
+    """A body cannot break out of its frame."""
     outcome = await broker.publish(message(gateway.url, body=body))
     assert isinstance(outcome, Refused)
     assert (outcome.code, outcome.final, gateway.received) == ("not_json", True, [])
 
 
 async def test_a_frame_above_the_limit_is_refused_for_good(gateway: Gateway, broker: WebSocketBroker) -> None:
-    """A mebibyte is the bound; the connection is not even made."""
+    """A mebibyte is the bound; no connection is made."""
     outcome = await broker.publish(message(gateway.url, body=b'"' + b"a" * 1024 * 1024 + b'"'))
     assert isinstance(outcome, Refused)
     assert (outcome.code, outcome.final, gateway.connections) == ("too_large", True, 0)
 
 
-async def test_an_acknowledgement_of_another_id_counts_for_nothing(gateway: Gateway, broker: WebSocketBroker) -> None:
-    """Only a frame with the same id settles a push; the rest is noise."""
+async def test_an_acknowledgement_of_another_id_does_not_count(gateway: Gateway, broker: WebSocketBroker) -> None:
+    """Only a frame with the same id decides a push; others are ignored."""
     gateway.mood = "answer another id"
     outcome = await broker.publish(message(gateway.url, timeout_s=0.3))
     assert isinstance(outcome, Unknown)
     assert outcome.code == "timeout"
 
 
-async def test_a_lost_connection_is_unknown_at_once_for_everybody(gateway: Gateway, broker: WebSocketBroker) -> None:
-    """Waiting pushes need not sit out their timeout when the connection is gone."""
+async def test_a_lost_connection_makes_waiting_pushes_unknown_at_once(
+    gateway: Gateway, broker: WebSocketBroker
+) -> None:
+    """They do not wait for their timeout when the connection is gone."""
     gateway.mood = "silent"
     waiting = [asyncio.create_task(broker.publish(message(gateway.url, number, 60))) for number in range(10)]
     await eventually_async(lambda: len(gateway.received) == 10)
@@ -125,7 +129,7 @@ async def test_a_lost_connection_is_unknown_at_once_for_everybody(gateway: Gatew
 async def test_a_gateway_that_returns_is_found_again_without_a_hot_loop(
     gateway: Gateway, broker: WebSocketBroker
 ) -> None:
-    """After a loss the pause refuses at once; once it is over, one connection serves again."""
+    """After a loss pushes are refused at once during the pause; after it, one connection serves again."""
     gateway.mood = "hang up"
     assert isinstance(await broker.publish(message(gateway.url, 0)), Unknown)
     gateway.mood = "ack"
@@ -140,7 +144,7 @@ async def test_a_gateway_that_returns_is_found_again_without_a_hot_loop(
     assert gateway.connections == 2
 
 
-async def test_a_dead_gateway_is_asked_once_per_pause(broker: WebSocketBroker) -> None:
+async def test_a_dead_gateway_is_connected_to_once_per_pause(broker: WebSocketBroker) -> None:
     """A thousand pushes to a gateway that hangs up cost a handful of connections."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,7 +158,7 @@ async def test_a_dead_gateway_is_asked_once_per_pause(broker: WebSocketBroker) -
 
 
 async def test_a_handshake_is_never_redirected(gateway: Gateway, broker: WebSocketBroker) -> None:
-    """A redirect, even to a place that may be reached, is a refusal."""
+    """A redirect, even to an allowed target, is a refusal."""
 
     async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -168,7 +172,7 @@ async def test_a_handshake_is_never_redirected(gateway: Gateway, broker: WebSock
 
 
 async def test_a_name_that_leads_inside_is_blocked_for_pushes_too() -> None:
-    """The guard is the same one that callbacks have."""
+    """Pushes have the guard of callbacks."""
     broker = WebSocketBroker(allow=NOBODY, resolver=ScriptedResolver(["8.8.8.8", "10.0.0.1"]))
     outcome = await broker.publish(message("wss://inside.example/push"))
     await broker.aclose()
@@ -177,7 +181,7 @@ async def test_a_name_that_leads_inside_is_blocked_for_pushes_too() -> None:
 
 
 async def test_a_flood_of_other_frames_closes_the_connection(broker: WebSocketBroker) -> None:
-    """A gateway that only chatters is cut off; the push is in doubt, not stuck."""
+    """A gateway that sends only other frames is cut off; the push is in doubt and does not hang."""
 
     async def chatter(request: web.Request) -> web.WebSocketResponse:
         connection = web.WebSocketResponse(timeout=0.1)

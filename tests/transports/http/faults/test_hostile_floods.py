@@ -1,4 +1,4 @@
-"""Receivers that send without end what nobody asked for; they are cut off, and others do not notice."""
+"""Receivers that send unrequested data without end are cut off, and other callbacks go on."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ from tickwright.transports.websocket.broker import FRAMES_PER_TURN, FRAMES_SPARE
 CHUNK = 64 * 1024
 OFFERED = 6 * 1024 * 1024
 READ_MAX = 4 * 1024 * 1024
-"""Bytes that a flood may get rid of: what is read before the cut, and what the kernel holds."""
+"""Bytes of a flood that may leave: those read before the cut, and those that the kernel holds."""
 
 TLS_READ_MAX = 2 * 1024 * 1024
 """The same where the kernel holds less."""
@@ -41,7 +41,7 @@ POLL = Poll("poll_1_0", 1, "A1", "", "acme", datetime(2026, 1, 1, tzinfo=UTC), M
 
 @pytest.fixture
 async def callbacks() -> AsyncIterator[HttpBroker]:
-    """Callbacks that may reach this machine."""
+    """A broker of callbacks that may reach this machine."""
     broker = HttpBroker(allow=TARGETS, connections_max=8)
     yield broker
     await broker.aclose()
@@ -49,7 +49,7 @@ async def callbacks() -> AsyncIterator[HttpBroker]:
 
 @pytest.fixture
 async def pushes() -> AsyncIterator[WebSocketBroker]:
-    """Pushes that may reach this machine."""
+    """A broker of pushes that may reach this machine."""
     broker = WebSocketBroker(allow=TARGETS)
     yield broker
     await broker.aclose()
@@ -104,7 +104,7 @@ async def shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 def switch(request: bytes) -> bytes:
-    """Return what opens a WebSocket."""
+    """Return the answer that opens a WebSocket."""
     head = request.decode()
     key = next(line.split(": ")[1] for line in head.splitlines() if line.lower().startswith("sec-websocket-key:"))
     made = hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode(), usedforsecurity=False)
@@ -125,7 +125,7 @@ async def read_push(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 def text(what: str) -> bytes:
-    """Return a frame of a server."""
+    """Return a text frame of a server."""
     body = what.encode()
     assert len(body) < 65536
     length = bytes([len(body)]) if len(body) < 126 else b"\x7e" + len(body).to_bytes(2, "big")
@@ -138,7 +138,7 @@ def ack(push: bytes) -> bytes:
 
 
 async def serve_others(callbacks: HttpBroker, flood: Flood) -> int:
-    """Send healthy callbacks one after the other until the flood is over, and some more; return how many arrived."""
+    """Send healthy callbacks one by one until the flood is over, at least twenty; return how many arrived."""
     async with HttpReceiver() as receiver:
         while not flood.over.is_set() or len(receiver.received) < 20:
             assert await callbacks.publish(message(receiver.url, len(receiver.received))) == Accepted()
@@ -158,7 +158,9 @@ HTTP_NOISE = {
 
 @pytest.mark.parametrize("late", [False, True], ids=["with the answer", "on the idle connection"])
 @pytest.mark.parametrize("kind", list(HTTP_NOISE))
-async def test_what_follows_an_answer_unasked_cuts_the_connection(callbacks: HttpBroker, kind: str, late: bool) -> None:
+async def test_unrequested_data_after_an_answer_cuts_the_connection(
+    callbacks: HttpBroker, kind: str, late: bool
+) -> None:
     """The answer counts, healthy callbacks go on meanwhile, and the flood ends after what the kernel holds."""
     async with Flood(*HTTP_NOISE[kind]) as flood:
         if late:
@@ -172,7 +174,7 @@ async def test_what_follows_an_answer_unasked_cuts_the_connection(callbacks: Htt
 
 
 async def test_a_partner_that_sends_more_than_its_answer_is_cut_off() -> None:
-    """Polls are asked through the same sessions."""
+    """Polls use the same sessions."""
     body = b'{"s": "moving"}'
     async with Flood(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body), OK) as flood:
         flood.late.clear()
@@ -186,7 +188,7 @@ async def test_a_partner_that_sends_more_than_its_answer_is_cut_off() -> None:
 
 
 async def test_a_broken_body_ends_its_reader(callbacks: HttpBroker) -> None:
-    """An outcome, at once, where aiohttp's reader would wait or raise what is no error of a connection."""
+    """The outcome comes at once, where aiohttp's reader would wait or raise no connection error."""
     noise = b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with Flood(noise, b"zz\r\n") as flood:
         outcome = await callbacks.publish(message(flood.url))
@@ -198,7 +200,7 @@ WS_NOISE = {
     "ping": b"\x89\x00",
     "pong": b"\x8a\x00",
     "junk": text("[]"),
-    "acknowledgements of others": text('{"webhook-id": "somebody", "ack": true}'),
+    "acknowledgements of others": text('{"webhook-id": "another", "ack": true}'),
     "fragments": b"\x00\x00",
     "binary": b"\x82\x00",
 }
@@ -208,7 +210,7 @@ WS_NOISE = {
 async def test_a_gateway_that_sends_without_end_is_cut_off(
     callbacks: HttpBroker, pushes: WebSocketBroker, kind: str
 ) -> None:
-    """Whatever the frames are; the push is in doubt at once, and healthy callbacks go on meanwhile."""
+    """Whatever its frames; the push is in doubt at once, and healthy callbacks go on meanwhile."""
     first = b"\x01\x00" if kind == "fragments" else b""
     async with Flood(b"", WS_NOISE[kind], first=first, websocket=True) as flood:
         others = asyncio.create_task(serve_others(callbacks, flood))
@@ -219,8 +221,8 @@ async def test_a_gateway_that_sends_without_end_is_cut_off(
     assert flood.sent < READ_MAX
 
 
-async def test_one_acknowledgement_does_not_buy_a_flood(pushes: WebSocketBroker) -> None:
-    """A gateway that acknowledges and then floods is asked once per pause, like one that is down."""
+async def test_a_gateway_that_floods_after_an_acknowledgement_is_paused(pushes: WebSocketBroker) -> None:
+    """It is connected to once per pause, like one that is down."""
     outcomes = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -236,8 +238,8 @@ async def test_one_acknowledgement_does_not_buy_a_flood(pushes: WebSocketBroker)
     assert {one.code for one in outcomes if isinstance(one, Refused)} == {"gateway_unavailable"}
 
 
-async def test_acknowledgements_that_come_late_are_no_flood(pushes: WebSocketBroker) -> None:
-    """A gateway is slow with more pushes than it has frames to spare, and keeps its connection."""
+async def test_late_acknowledgements_are_no_flood(pushes: WebSocketBroker) -> None:
+    """A slow gateway with more pushes than spare frames keeps its connection."""
     count = FRAMES_SPARE_MAX * 3
     asked = asyncio.Event()
 
@@ -260,8 +262,8 @@ async def test_acknowledgements_that_come_late_are_no_flood(pushes: WebSocketBro
         assert gateway.connections == 1
 
 
-async def test_a_ping_is_answered_with_what_it_says(pushes: WebSocketBroker) -> None:
-    """A gateway that pings to see whether we live hears that we do, and a pong of its own harms nothing."""
+async def test_a_ping_is_answered_with_its_payload(pushes: WebSocketBroker) -> None:
+    """And an unrequested pong does no harm."""
     answers = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -278,7 +280,7 @@ async def test_a_ping_is_answered_with_what_it_says(pushes: WebSocketBroker) -> 
 
 
 async def turns_for_answers(pushes: WebSocketBroker, count: int) -> int:
-    """Return how many turns the loop makes for others while so many acknowledgements, sent at once, are read."""
+    """Return how often other tasks run while so many acknowledgements, sent at once, are read."""
     turns, seen = 0, []
 
     async def others() -> None:
@@ -305,13 +307,13 @@ async def turns_for_answers(pushes: WebSocketBroker, count: int) -> int:
     return max(seen) - min(seen)
 
 
-async def test_others_have_turns_while_frames_are_read(pushes: WebSocketBroker) -> None:
-    """However many frames are there."""
+async def test_other_tasks_run_while_frames_are_read(pushes: WebSocketBroker) -> None:
+    """However many frames there are."""
     assert await turns_for_answers(pushes, 800) >= 800 // FRAMES_PER_TURN // 2
 
 
-async def test_a_deep_answer_is_junk_and_harms_no_other(pushes: WebSocketBroker) -> None:
-    """JSON that no reader can follow is one frame that settles nothing."""
+async def test_a_deeply_nested_frame_is_ignored_and_harms_no_other(pushes: WebSocketBroker) -> None:
+    """JSON that no reader can parse is one frame that decides nothing."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await shake_hands(reader, writer)
@@ -332,33 +334,33 @@ async def test_a_deep_answer_is_junk_and_harms_no_other(pushes: WebSocketBroker)
     ],
     ids=["frames are not counted", "fragments are not counted", "idle connections are read"],
 )
-async def test_a_missing_bound_is_found(
+async def test_the_suite_notices_a_missing_bound(
     monkeypatch: pytest.MonkeyPatch,
     callbacks: HttpBroker,
     pushes: WebSocketBroker,
     mutant: tuple[Any, str, str],
     kind: str,
 ) -> None:
-    """Mutants: without it the whole flood is read."""
+    """Mutants: without the bound the whole flood is read."""
     mutate(monkeypatch, *mutant)
     if kind in WS_NOISE:
         cut_off = test_a_gateway_that_sends_without_end_is_cut_off(callbacks, pushes, kind)
     else:
-        cut_off = test_what_follows_an_answer_unasked_cuts_the_connection(callbacks, kind, late=True)
+        cut_off = test_unrequested_data_after_an_answer_cuts_the_connection(callbacks, kind, late=True)
     with pytest.raises(AssertionError):
         await cut_off
 
 
-async def test_a_reader_that_gives_nobody_a_turn_is_found(
+async def test_the_suite_notices_a_reader_that_blocks_other_tasks(
     monkeypatch: pytest.MonkeyPatch, pushes: WebSocketBroker
 ) -> None:
-    """Mutant: all frames in one turn."""
+    """Mutant: all frames are read without a pause."""
     mutate(monkeypatch, GatewayConnection._read_frames, "await asyncio.sleep(0)", "pass")
     assert await turns_for_answers(pushes, 800) < 800 // FRAMES_PER_TURN // 2
 
 
 class TlsFlood(Flood):
-    """Does the same by TLS, with records that carry no data. Without an answer it begins with its first record.
+    """A flood of TLS records that carry no data. Without an answer it begins with its first record.
 
     Args:
         context: Of ``server_only``.
@@ -373,7 +375,7 @@ class TlsFlood(Flood):
 
     @property
     def url(self) -> str:
-        """Where callbacks go."""
+        """Return the target of callbacks."""
         return f"https://127.0.0.1:{self.port}/callback"
 
     async def _flood(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -414,7 +416,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def flooding(authority: Authority, tmp_path: Path) -> ssl.SSLContext:
-    """What TLS floods are made with."""
+    """The server context of TLS floods."""
     return server_only(authority.server("IP:127.0.0.1"), tmp_path / "keys")
 
 
@@ -432,7 +434,7 @@ TLS_PLACES = [
 async def test_tls_records_without_data_cut_the_connection(
     authority: Authority, flooding: ssl.SSLContext, kind: str, place: str
 ) -> None:
-    """They are read up to a bound, in the handshake, before an answer and behind it; healthy callbacks go on."""
+    """They are read up to a bound, in the handshake, before an answer and after it; healthy callbacks go on."""
     idle = place == "on the idle connection"
     callbacks = HttpBroker(allow=TARGETS, connections_max=8, tls=authority.trust)
     async with TlsFlood(flooding, OK if idle else b"", TLS_NOISE[kind]) as flood:
@@ -450,10 +452,8 @@ async def test_tls_records_without_data_cut_the_connection(
     assert flood.sent < TLS_READ_MAX
 
 
-async def test_an_answer_counts_that_a_flood_of_tls_records_follows_at_once(
-    authority: Authority, flooding: ssl.SSLContext
-) -> None:
-    """It was read before the bound was met."""
+async def test_an_answer_before_a_flood_of_tls_records_counts(authority: Authority, flooding: ssl.SSLContext) -> None:
+    """It was read before the bound was reached."""
     callbacks = HttpBroker(allow=TARGETS, connections_max=8, tls=authority.trust)
     async with TlsFlood(flooding, OK, TLS_NOISE["tickets"]) as flood:
         assert await callbacks.publish(message(flood.url)) == Accepted()
@@ -477,8 +477,8 @@ async def test_a_gateway_that_sends_tls_records_without_data_is_cut_off(
     assert flood.sent < TLS_READ_MAX
 
 
-async def test_a_connection_that_tls_gave_up_counts_as_cut(authority: Authority, flooding: ssl.SSLContext) -> None:
-    """So acknowledgements before a flood do not buy the next connection at once."""
+async def test_a_connection_that_tls_gave_up_counts_as_cut_off(authority: Authority, flooding: ssl.SSLContext) -> None:
+    """So acknowledgements before a flood do not allow the next connection at once."""
     sessions = GuardedSessions(allow=TARGETS, connections_max=2, tls=authority.trust)
     generation = sessions.acquire(tls=True)
     async with TlsFlood(flooding, b"", TLS_NOISE["tickets"]) as flood:
@@ -493,7 +493,7 @@ async def test_a_connection_that_tls_gave_up_counts_as_cut(authority: Authority,
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 async def test_data_in_tiny_records_is_no_flood(authority: Authority, run: Callable[[Any], bytes]) -> None:
-    """TLS costs more than the data here, and all of it is read, with both loops."""
+    """TLS costs more bytes than the data here, and all of it is read, with both loops."""
     body = bytes(range(256)) * 32
     context = authority.server("IP:127.0.0.1")
 
@@ -520,8 +520,8 @@ async def test_data_in_tiny_records_is_no_flood(authority: Authority, run: Calla
     assert await asyncio.to_thread(run, fetch()) == body
 
 
-def test_no_receiver_begins_another_handshake(authority: Authority) -> None:
-    """TLS 1.2 lets servers ask for one as often as they like; certificates are checked as before."""
+def test_renegotiation_is_disabled(authority: Authority) -> None:
+    """In TLS 1.2 servers could ask for it any number of times; certificates are verified as before."""
     for context in (bounded(authority.trust), system_trust()):
         assert context.options & ssl.OP_NO_RENEGOTIATION
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -529,7 +529,7 @@ def test_no_receiver_begins_another_handshake(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize(("kind", "place"), [TLS_PLACES[1], TLS_PLACES[4]])
-async def test_tls_without_a_bound_is_found(
+async def test_the_suite_notices_tls_without_a_bound(
     monkeypatch: pytest.MonkeyPatch, authority: Authority, flooding: ssl.SSLContext, kind: str, place: str
 ) -> None:
     """Mutant: the whole flood is read."""

@@ -1,4 +1,4 @@
-"""Receivers that do what no decent server does; the broker stays in time, in memory and in its promise."""
+"""Receivers that break the protocol: the broker keeps its deadlines, its memory bounds and its promise."""
 
 import asyncio
 import html
@@ -121,10 +121,10 @@ def flooding(first: bytes, chunk: bytes) -> Script:
         "slow-loris head", "slow 1xx", "1xx flood", "endless head", "endless header line", "head of 40 KiB",
     ],
 )  # fmt: skip
-async def test_without_a_complete_decent_head_the_outcome_is_unknown(
+async def test_without_a_complete_valid_head_the_outcome_is_unknown(
     broker: HttpBroker, script: Script, code: str
 ) -> None:
-    """The request was sent, so nobody can tell; and it takes no longer than the deadline."""
+    """The request was sent, so its effect is unknown; and the call ends by its deadline."""
     outcome = await publish(broker, script)
     assert isinstance(outcome, Unknown)
     # a slow 1xx answer may hit the limit of informational answers before the deadline
@@ -159,13 +159,13 @@ BOMB = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 40\r\n\r\n
         "more than its length",
     ],
 )  # fmt: skip
-async def test_a_2xx_head_is_success_whatever_becomes_of_the_body(broker: HttpBroker, script: Script) -> None:
-    """Status line 2xx and the end of the headers is the answer; the body is optional and bounded."""
+async def test_a_2xx_head_is_success_whatever_its_body(broker: HttpBroker, script: Script) -> None:
+    """The status line 2xx and the end of the headers are the answer; the body is optional and bounded."""
     assert await publish(broker, script, timedelta(seconds=2)) == Accepted()
 
 
 async def test_a_connection_with_an_unread_body_is_not_used_again(broker: HttpBroker) -> None:
-    """What is left of an endless body must not become the next message's answer."""
+    """The rest of an endless body must not become the next message's answer."""
     script = flooding(ENDLESS, b"1000\r\n" + b"HTTP/1.1 500 no\r\n\r\n" * 200 + b"x" * 296 + b"\r\n")
     async with RawServer(script) as server:
         for _ in range(2):
@@ -175,7 +175,7 @@ async def test_a_connection_with_an_unread_body_is_not_used_again(broker: HttpBr
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_refused_and_never_followed(broker: HttpBroker, status: int) -> None:
-    """A redirect to the metadata service ends where it began."""
+    """A redirect to the metadata service is not followed, either."""
     head = b"HTTP/1.1 %d Go\r\nLocation: http://169.254.169.254/latest/\r\nContent-Length: 0\r\n\r\n" % status
     outcome = await publish(broker, answering(head))
     assert isinstance(outcome, Refused)
@@ -184,7 +184,7 @@ async def test_a_redirect_is_refused_and_never_followed(broker: HttpBroker, stat
 
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 410, 425, 429, 500, 503, 599])
 async def test_another_status_is_refused_with_a_printable_excerpt(broker: HttpBroker, status: int) -> None:
-    """The code names the status, 410 says gone, and the body is shown truncated and printable."""
+    """The code has the status, 410 means gone, and the body is shown truncated and printable."""
     body = b"no \x1b[31m\x00\xff\r\nthanks" + b"!" * 5000
     head = b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
     outcome = await publish(broker, answering(head + body))
@@ -214,7 +214,7 @@ async def test_another_status_is_refused_with_a_printable_excerpt(broker: HttpBr
 async def test_an_answer_that_repeats_the_address_is_shown_without_its_path(
     broker: HttpBroker, spelled: Callable[[str], str]
 ) -> None:
-    """The path of a receiver may be its credential; however the receiver escapes it."""
+    """A receiver's path may be its credential, however the receiver escapes it."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -262,8 +262,8 @@ async def test_retry_after_is_honoured_up_to_an_hour(
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1.5", "soon", "١٢", "Fri, 99 Foo 2026", "9" * 5000, "1e3", "0x10"])
-async def test_a_retry_after_that_is_garbage_is_ignored(broker: HttpBroker, value: str) -> None:
-    """Nonsense asks for nothing."""
+async def test_an_invalid_retry_after_is_ignored(broker: HttpBroker, value: str) -> None:
+    """It sets no wait."""
     head = f"HTTP/1.1 503 No\r\nRetry-After: {value}\r\nContent-Length: 0\r\n\r\n".encode()
     outcome = await publish(broker, answering(head))
     assert isinstance(outcome, Refused)
@@ -271,7 +271,7 @@ async def test_a_retry_after_that_is_garbage_is_ignored(broker: HttpBroker, valu
 
 
 async def test_four_hundred_silent_receivers_cost_no_more_time_than_one(broker: HttpBroker) -> None:
-    """Messages that find no free connection are refused in time, because nothing of them was sent."""
+    """Messages without a free connection are refused in time, because nothing of them was sent."""
     async with RawServer(answering(then="wait")) as server:
         started = asyncio.get_running_loop().time()
         outcomes = await asyncio.gather(*(broker.publish(message(server.url)) for _ in range(400)))
@@ -282,8 +282,8 @@ async def test_four_hundred_silent_receivers_cost_no_more_time_than_one(broker: 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
-async def test_a_receiver_that_is_far_gets_each_message_once(broker: HttpBroker, each_way_s: float) -> None:
-    """Its distance counts for a call's time and for nothing else: what is in time is accepted."""
+async def test_a_distant_receiver_gets_each_message_once(broker: HttpBroker, each_way_s: float) -> None:
+    """Its distance only makes calls longer: a call within its timeout is accepted."""
     async with HttpReceiver() as receiver, TcpProxy("127.0.0.1", receiver.port) as proxy:
         proxy.delay(each_way_s)
         url = f"http://127.0.0.1:{proxy.port}/callback"

@@ -34,7 +34,7 @@ async def broker(kafka_cluster: KafkaServer) -> AsyncIterator[KafkaBroker]:
 
 
 def codes(outcomes: Sequence[Outcome]) -> Counter[str]:
-    """Count outcomes by their code; ``accepted`` for those that were."""
+    """Count outcomes by their code, accepted ones as ``accepted``."""
     return Counter("accepted" if isinstance(one, Accepted) else one.code for one in outcomes)
 
 
@@ -42,7 +42,7 @@ def codes(outcomes: Sequence[Outcome]) -> Counter[str]:
 async def test_topics_without_a_leader_leave_room_for_the_others(
     kafka_cluster: KafkaServer, broker: KafkaBroker
 ) -> None:
-    """KFK-7: what waits for topics that take nothing is many times the queue; each message to another is accepted."""
+    """KFK-7: many times the queue waits for topics that take nothing; each message to another is accepted."""
     bad = [f"bad{number}" for number in range(5)]
     layout = {"good": [[1, 2], [2, 1]], **{topic: [[3]] for topic in bad}}
     await asyncio.to_thread(make_topics, kafka_cluster.url, layout)
@@ -61,10 +61,10 @@ async def test_topics_without_a_leader_leave_room_for_the_others(
     assert set(codes(await waiting)) == {"timeout", "broker_busy"}
 
 
-async def test_a_topic_that_is_made_again_under_another_leader_is_written_to(
+async def test_a_topic_that_is_created_again_under_another_leader_is_written_to(
     kafka_cluster: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library believes the former leader; another producer takes over, and other topics lose nothing by it."""
+    """The library keeps the former leader; another producer takes over, and other topics lose no message."""
     monkeypatch.setattr(link, "MESSAGE_TIMEOUT_MS", 5000)
     await asyncio.to_thread(make_topics, kafka_cluster.url, {"again": [[1, 2, 3]], "other": [[1, 2, 3]]})
     broker = KafkaBroker(KafkaConfig(kafka_cluster.url))
@@ -90,7 +90,7 @@ async def test_a_topic_that_is_made_again_under_another_leader_is_written_to(
 
 
 async def test_small_records_to_a_topic_that_takes_no_large_sets_are_taken(kafka_server: KafkaServer) -> None:
-    """The broker refuses a set of records as a whole: what was refused in company is sent alone."""
+    """The broker refuses a set of records as a whole; its records are then sent alone."""
     topic = f"small-{uuid4().hex}"
     await asyncio.to_thread(make_topics, kafka_server.url, {topic: [[1]]})
     await asyncio.to_thread(set_topic, kafka_server.url, topic, "max.message.bytes", "20000")

@@ -8,7 +8,7 @@ from tickwright.transports.kafka.producer import QueueShares
 
 
 async def fill(shares: QueueShares, topic: str, size_bytes: int, most: int = 10_000) -> int:
-    """Take room until there is none at once; return how often there was."""
+    """Take room until none is free; return how often there was room."""
     for taken in range(most):
         task = asyncio.ensure_future(shares.take(topic, size_bytes))
         await asyncio.sleep(0)
@@ -27,13 +27,13 @@ async def test_one_topic_fills_half_of_the_queue_and_two_a_third_each() -> None:
     assert await fill(shares, "c", 1) == 75
 
 
-async def test_bytes_count_as_messages_do() -> None:
+async def test_bytes_count_like_messages() -> None:
     """A few large messages fill the queue as well as many small ones."""
     assert await fill(QueueShares(10_000, 6000), "a", 100) == 30
 
 
 async def test_a_hundred_late_topics_leave_room_for_one_that_is_not() -> None:
-    """KFK-7: also large messages of topics that time out leave a part of the queue."""
+    """KFK-7: large messages of topics that time out also leave a part of the queue."""
     shares = QueueShares(10_000, 64_000)
     for number in range(100):
         shares.note(f"late{number}", late=True)
@@ -42,7 +42,7 @@ async def test_a_hundred_late_topics_leave_room_for_one_that_is_not() -> None:
 
 
 async def test_a_late_topic_may_always_have_a_large_message_in_an_empty_queue() -> None:
-    """Without one it could never show that it takes messages again."""
+    """Without one it could not show that it takes messages again."""
     shares = QueueShares(10_000, 64)
     shares.note("late", late=True)
     assert await fill(shares, "late", 16) == 1
@@ -50,7 +50,7 @@ async def test_a_late_topic_may_always_have_a_large_message_in_an_empty_queue() 
     assert await fill(shares, "late", 16) == 1, "half of the queue in all"
 
 
-async def test_what_waits_goes_on_in_its_order_when_there_is_room() -> None:
+async def test_waiting_messages_go_on_in_their_order_when_there_is_room() -> None:
     """Records of one key stay in order: a small one does not pass a large one that waits."""
     shares, order = QueueShares(100, 100), list[str]()
 
@@ -69,8 +69,8 @@ async def test_what_waits_goes_on_in_its_order_when_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_who_stops_waiting_takes_no_room(granted: bool) -> None:
-    """Also where the room came in the same moment."""
+async def test_a_cancelled_wait_takes_no_room(granted: bool) -> None:
+    """Also if the room was granted at the same moment."""
     shares = QueueShares(100, 100)
     await shares.take("a", 50)
     first, second = asyncio.ensure_future(shares.take("a", 50)), asyncio.ensure_future(shares.take("a", 1))

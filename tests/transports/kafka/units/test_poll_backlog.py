@@ -1,4 +1,4 @@
-"""What a consumer read of a partition: bundles of polls, and offsets that wait for the first unfinished record."""
+"""Records that a consumer read of a partition: bundles of polls, and offsets that wait for the first unfinished one."""
 
 from datetime import UTC, datetime
 from random import Random
@@ -20,26 +20,26 @@ def poll(tracker_id: int = 1, *, slot_id: int = 0, due_at: datetime = DUE, partn
 
 
 def put(bundles: Bundles, *polls: PollRecord) -> list[Bundle]:
-    """Put them in, with numbers from 0 on; return the bundles that were made."""
+    """Put polls in, numbered from 0; return the new bundles."""
     return [bundle for number, one in enumerate(polls) if (bundle := bundles.put(number, one, 0.0)) is not None]
 
 
-def test_polls_of_one_slot_second_and_partner_are_one_pile() -> None:
-    """A turn is of one slot, second and partner; what differs in any of them is another one."""
+def test_polls_of_one_slot_second_and_partner_are_one_bundle() -> None:
+    """Polls that differ in any of them are in another bundle."""
     later = DUE.replace(second=1)
     made = put(Bundles(0), poll(1), poll(2, partner="dhl"), poll(3), poll(4, slot_id=7), poll(5, due_at=later), poll(6))
     assert [[one.tracker_id for one in bundle.polls] for bundle in made] == [[1, 3, 6], [2], [4], [5]]
     assert made[0].numbers == [0, 2, 5]
 
 
-def test_a_pile_has_at_most_a_thousand_polls() -> None:
+def test_a_bundle_has_at_most_a_thousand_polls() -> None:
     """The next one begins a new bundle."""
     made = put(Bundles(0), *map(poll, range(BUNDLE_MAX + 1)))
     assert [len(bundle.polls) for bundle in made] == [BUNDLE_MAX, 1]
 
 
-def test_nothing_is_added_to_a_pile_that_was_taken() -> None:
-    """Whoever took it has counted it."""
+def test_nothing_is_added_to_a_bundle_that_was_taken() -> None:
+    """Its consumer has counted it."""
     bundles = Bundles(0)
     [first] = put(bundles, poll(1))
     bundles.close(first)
@@ -49,7 +49,7 @@ def test_nothing_is_added_to_a_pile_that_was_taken() -> None:
 
 @given(st.sets(st.integers(0, 60)), st.randoms(use_true_random=False))
 def test_the_position_is_the_first_record_that_is_not_finished(offsets: set[int], order: Random) -> None:
-    """KFK-5: whatever is finished in whatever order; behind the last one when nothing is open."""
+    """KFK-5: in whatever order records are finished; after the last one when none is open."""
     assert Progress().position is None
     progress, left = Progress(), sorted(offsets)
     numbers = {offset: progress.read(offset) for offset in left}
@@ -64,11 +64,11 @@ def test_the_position_is_the_first_record_that_is_not_finished(offsets: set[int]
 
 
 LOGS = st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=4)
-"""Offsets of a partition that is made again up to three times."""
+"""Offsets of a partition that is created again up to three times."""
 
 
 def _check_a_log_that_begins_again(logs: list[set[int]], order: Random) -> None:
-    """Read some logs one after another; finish what is open in any order meanwhile, and all of it at the end."""
+    """Read some logs one after another; finish open records in any order meanwhile, and all of them at the end."""
     progress, open_numbers, of_the_last = Progress(), list[int](), dict[int, int]()
     for log in logs:
         of_the_last = {}
@@ -90,21 +90,21 @@ def _check_a_log_that_begins_again(logs: list[set[int]], order: Random) -> None:
 
 @given(LOGS, st.randoms(use_true_random=False))
 def test_the_position_follows_a_partition_whose_log_begins_again(logs: list[set[int]], order: Random) -> None:
-    """KFK-5: an offset below the last one is a record like any other; nothing unfinished of the new log is passed."""
+    """KFK-5: an offset below the last one is a record like any other; no unfinished one of the new log is passed."""
     _check_a_log_that_begins_again(logs, order)
 
 
 def test_the_suite_notices_open_records_of_the_old_log_that_keep_their_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the guard the committed offset would be one of a log that is gone."""
+    """Mutant: the committed offset would be one of a log that is gone."""
     mutate(monkeypatch, Progress.read, "min(first, offset)", "first")
     with pytest.raises(AssertionError, match="passed an unfinished record"):
         given(LOGS, st.randoms(use_true_random=False))(_check_a_log_that_begins_again)()
 
 
-def test_what_passes_one_open_record_takes_no_memory() -> None:
-    """A poll that waits for hours is remembered, and the millions behind it that are done are not."""
+def test_finished_records_after_an_open_one_take_no_memory() -> None:
+    """A poll that waits for hours is kept, and millions of finished ones after it are not."""
     progress = Progress()
     first = progress.read(0)
     for offset in range(1, 100_000):
@@ -114,8 +114,8 @@ def test_what_passes_one_open_record_takes_no_memory() -> None:
     assert (progress.position, progress.open, progress.span) == (100_000, 0, 0)
 
 
-def test_a_partners_piles_are_taken_oldest_first_and_only_of_partitions_that_are_ours() -> None:
-    """What is not ours by its row waits on, and is there when it is."""
+def test_a_partners_bundles_are_taken_oldest_first_and_only_of_own_partitions() -> None:
+    """Bundles of other partitions wait, and are taken once the partition is ours."""
     ours, others, waiting = Bundles(0), Bundles(1), Waiting()
     [late] = put(ours, poll(1, due_at=DUE.replace(second=9)))
     [early] = put(ours, poll(2))

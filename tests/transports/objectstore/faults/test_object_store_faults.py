@@ -1,4 +1,4 @@
-"""An object store that is away, slow, unwilling, cut off or killed half way: no half object, and no hang."""
+"""An object store that is unavailable, slow, failing, or killed midway: no partial object, and no hang."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ LARGE = 40 * MIB
 HALF_WAY = 20 * MIB
 FAST = Bounds(connect_s=1, request_s=1.5, retries=2, retry_within_s=2, call_s=4, abort_s=2)
 ENOUGH_S = FAST.call_s + 2 * FAST.abort_s + 2
-"""What one call may take with ``FAST`` bounds, on a busy machine."""
+"""The bound on one call with ``FAST``, on a busy machine."""
 SECRETS = (USER["AWS_SECRET_ACCESS_KEY"], "X-Amz-Signature", "<", "Debug")
 
 
@@ -57,7 +57,7 @@ async def content(store: ObjectStore, key: str) -> bytes:
 
 
 def calls(store: ObjectStore, tmp_path: Path) -> Mapping[str, Callable[[], Awaitable[Any]]]:
-    """Everything that asks the store for something, by name."""
+    """Return every call to the store, by name."""
     small, large = make_file(tmp_path / "small", 10), make_file(tmp_path / "large", 9 * MIB)
     return {
         "put": lambda: store.put_file("a/1", small),
@@ -71,12 +71,12 @@ def calls(store: ObjectStore, tmp_path: Path) -> Mapping[str, Callable[[], Await
 
 
 async def failures(store: ObjectStore, tmp_path: Path) -> list[TickwrightError]:
-    """Return how each call fails, all at once."""
+    """Return the errors of all calls, made at once."""
     return await asyncio.gather(*(failure(call()) for call in calls(store, tmp_path).values()))
 
 
 async def failure(call: Awaitable[Any]) -> TickwrightError:
-    """Return how a call fails; it has to, in time and without a secret."""
+    """Return the error of a call, which must come in time and have no secret."""
     async with asyncio.timeout(ENOUGH_S):
         with pytest.raises((Rejected, Unavailable)) as raised:
             await call
@@ -88,31 +88,31 @@ async def failure(call: Awaitable[Any]) -> TickwrightError:
 
 @pytest.fixture
 async def proxy(object_server: ObjectServer) -> AsyncIterator[TcpProxy]:
-    """What stands between us and the shared S3."""
+    """A proxy to the shared S3."""
     async with TcpProxy("127.0.0.1", object_server.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def prefix() -> str:
-    """What the test's own keys begin with."""
+    """The prefix of the test's own keys."""
     return secrets.token_hex(8)
 
 
 @pytest.fixture
 def unlucky(proxy: TcpProxy, prefix: str) -> BucketStore:
-    """A store behind the proxy, which soon gives up."""
+    """A store behind the proxy, with short bounds."""
     return bucket(proxy.port, prefix=prefix)
 
 
 @pytest.fixture
 def patient(proxy: TcpProxy, prefix: str) -> BucketStore:
-    """The same with the bounds of production, for what has to go well on a busy machine too."""
+    """The same with the bounds of production, for calls that must succeed on a busy machine, too."""
     return bucket(proxy.port, BOUNDS, prefix=prefix)
 
 
 async def at(proxy: TcpProxy, passed: int, direction: Any, then: Callable[[], object]) -> None:
-    """Do something as soon as so many bytes have passed the proxy."""
+    """Call ``then`` as soon as so many bytes have passed the proxy."""
     begun = proxy.flows[direction].passed_bytes
     await eventually_async(lambda: proxy.flows[direction].passed_bytes - begun >= passed, 30)
     then()
@@ -122,7 +122,7 @@ async def at(proxy: TcpProxy, passed: int, direction: Any, then: Callable[[], ob
 
 
 async def test_a_closed_port_is_unavailable_within_seconds(tmp_path: Path) -> None:
-    """Every call says so, with the bounds that the product has; no file is left at our end."""
+    """With the bounds of production; no file is left on this side."""
     store = bucket(free_port(), BOUNDS)
     for error in await failures(store, tmp_path):
         assert (error.code, error.message.endswith("connection refused")) == ("object_store_unavailable", True)
@@ -130,21 +130,21 @@ async def test_a_closed_port_is_unavailable_within_seconds(tmp_path: Path) -> No
 
 
 async def test_a_silent_store_is_unavailable_in_time(proxy: TcpProxy, unlucky: BucketStore, tmp_path: Path) -> None:
-    """It takes what we say and never answers: each call ends by its bounds. What arrives late is whole, or nothing."""
+    """It reads requests and never answers: each call ends by its bounds. A late object is whole, or missing."""
     proxy.hold()
     assert {error.code for error in await failures(unlucky, tmp_path)} == {"object_store_unavailable"}
     proxy.heal()
     for late in await unlucky.listing("", 10):
         assert late.bytes == 10
-        assert await unlucky.size(late.key) in {10, None}  # a delete may arrive behind the listing
+        assert await unlucky.size(late.key) in {10, None}  # a delete may arrive after the listing
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
-async def test_a_store_that_is_far_is_slow_and_nothing_else(
+async def test_a_distant_store_is_only_slow(
     proxy: TcpProxy, patient: BucketStore, tmp_path: Path, each_way_s: float
 ) -> None:
-    """What a report needs of it goes well with the product's own bounds, also an object in several parts."""
+    """All calls that a report needs succeed within the bounds of production, also for an object in several parts."""
     small, large = make_file(tmp_path / "small", 10), make_file(tmp_path / "large", 9 * MIB)
     proxy.delay(each_way_s)
     await patient.put_file("a/1", small)
@@ -159,7 +159,7 @@ async def test_a_store_that_is_far_is_slow_and_nothing_else(
 
 @asynccontextmanager
 async def answering(status: int, body: str = "", headers: Mapping[str, str] | None = None) -> AsyncIterator[int]:
-    """Serve one answer to whatever is asked, and give the port."""
+    """Serve one answer to every request, and yield the port."""
 
     async def answer(request: web.Request) -> web.Response:
         await request.read()
@@ -178,7 +178,7 @@ async def answering(status: int, body: str = "", headers: Mapping[str, str] | No
 
 
 def saying(code: str, message: str = "Please &amp; thank you.") -> str:
-    """Return an error as S3 writes it, with what must never be shown."""
+    """Return an error as S3 writes it, with a part that must never be shown."""
     return (
         f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message><Signature>x</Signature></Error>'
     )
@@ -201,10 +201,10 @@ def saying(code: str, message: str = "Please &amp; thank you.") -> str:
         (405, "", "object_store_refused"),
     ],
 )
-async def test_what_a_store_answers_tells_whether_to_try_again(
+async def test_the_answer_of_a_store_decides_whether_a_retry_helps(
     tmp_path: Path, status: int, body: str, code: str
 ) -> None:
-    """Its no is permanent, its trouble is not; and it is quoted in its own words, without a secret."""
+    """A refusal is permanent, a fault is not; the error quotes the answer, without a secret."""
     async with answering(status, body) as port:
         for error in await failures(bucket(port, BOUNDS), tmp_path):
             assert (error.code, error.message.startswith("s3://tickwright/")) == (code, True), error.message
@@ -212,26 +212,26 @@ async def test_what_a_store_answers_tells_whether_to_try_again(
 
 
 async def test_a_missing_bucket_is_refused(object_server: ObjectServer, tmp_path: Path) -> None:
-    """Also where S3 answers as if only the object were missing: nobody must believe that a report has no file."""
-    store = bucket(object_server.port, name="nobody-made-it")
+    """Also where S3 answers as if only the object were missing: the report's file is not reported as missing."""
+    store = bucket(object_server.port, name="never-created")
     for error in await failures(store, tmp_path):
         assert (error.code, "NoSuchBucket" in error.message) == ("object_store_refused", True)
 
 
 async def test_unknown_credentials_are_refused(tmp_path: Path) -> None:
-    """By a server that knows nobody; the secret is in no text."""
+    """By a server that knows no such key; the secret is in no text."""
     with started(ObjectServer(strict=True)) as server:
         for error in await failures(bucket(server.port), tmp_path):
             assert (error.code, "InvalidAccessKeyId" in error.message) == ("object_store_refused", True)
 
 
-# --- half way --------------------------------------------------------------------------------------------------------
+# --- midway ----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_upload_that_stands_still_ends_and_leaves_the_old_object(
+async def test_a_stalled_upload_ends_and_leaves_the_old_object(
     proxy: TcpProxy, unlucky: BucketStore, tmp_path: Path
 ) -> None:
-    """No byte goes on after half of them: unavailable in time, and a reader still gets the whole old object."""
+    """It stalls at half of its bytes: unavailable in time, and a reader still gets the whole old object."""
     old = make_file(tmp_path / "old", 3 * MIB)
     await unlucky.put_file("a/b", old)
     holding = asyncio.create_task(at(proxy, HALF_WAY, "to_server", lambda: proxy.hold("to_server")))
@@ -253,7 +253,7 @@ async def test_an_upload_that_is_cut_once_goes_on(proxy: TcpProxy, patient: Buck
 async def test_an_upload_that_is_cut_off_for_good_has_no_key(
     proxy: TcpProxy, unlucky: BucketStore, tmp_path: Path
 ) -> None:
-    """The store vanishes half way: unavailable, and nothing is there when it comes back."""
+    """The store vanishes midway: unavailable, and nothing is there when it comes back."""
 
     def vanish() -> None:
         proxy.refuse()
@@ -267,10 +267,10 @@ async def test_an_upload_that_is_cut_off_for_good_has_no_key(
     assert (await unlucky.size("a"), await unlucky.listing("", 10)) == (None, [])
 
 
-async def test_an_upload_that_is_cancelled_is_given_up(
+async def test_a_cancelled_upload_is_aborted(
     object_server: ObjectServer, proxy: TcpProxy, unlucky: BucketStore, tmp_path: Path
 ) -> None:
-    """Nothing has a key, and the store is told to drop the parts."""
+    """No object has the key, and the parts are dropped from the store."""
     before = object_server.unfinished()
     uploading = asyncio.create_task(unlucky.put_file("a", make_file(tmp_path / "source", LARGE)))
     await at(proxy, HALF_WAY, "to_server", uploading.cancel)
@@ -281,7 +281,7 @@ async def test_an_upload_that_is_cancelled_is_given_up(
 
 
 async def test_a_download_that_is_cut_once_goes_on(proxy: TcpProxy, patient: BucketStore, tmp_path: Path) -> None:
-    """The range is asked for again; the file is whole."""
+    """The range is requested again; the file is whole."""
     source = make_file(tmp_path / "source", LARGE)
     await patient.put_file("a", source)
     proxy.cut_after(HALF_WAY, "to_client")
@@ -294,7 +294,7 @@ async def test_a_download_that_is_cut_once_goes_on(proxy: TcpProxy, patient: Buc
 async def test_a_download_that_breaks_off_leaves_no_file(
     proxy: TcpProxy, unlucky: BucketStore, patient: BucketStore, tmp_path: Path, fault: str
 ) -> None:
-    """Stalled or cut off for good: unavailable in time, and half a file is never taken for one."""
+    """Stalled or cut off for good: unavailable in time, and a partial file is not left as the object."""
     await patient.put_file("a", make_file(tmp_path / "source", LARGE))
 
     def strike() -> None:
@@ -311,8 +311,8 @@ async def test_a_download_that_breaks_off_leaves_no_file(
     assert not (tmp_path / "back").exists()
 
 
-async def test_a_store_that_is_killed_half_way_is_unavailable(tmp_path: Path) -> None:
-    """Its process is gone in the middle of an upload; the next one is fine when it is back."""
+async def test_a_store_that_is_killed_midway_is_unavailable(tmp_path: Path) -> None:
+    """Its process is killed during an upload; the next upload succeeds when it is back."""
     source = make_file(tmp_path / "source", LARGE)
     with started(ObjectServer()) as server:
         async with TcpProxy("127.0.0.1", server.port) as proxy:
@@ -327,7 +327,7 @@ async def test_a_store_that_is_killed_half_way_is_unavailable(tmp_path: Path) ->
 
 
 async def test_bytes_of_two_objects_are_never_read_as_one(object_store: ObjectStore, tmp_path: Path) -> None:
-    """Replaced while it is read: the reader gets all of the old one, or is told to begin again."""
+    """Replaced while it is read: the reader gets all of the old one, or an error to begin again."""
     old, new = make_file(tmp_path / "old", 9 * MIB), make_file(tmp_path / "new", 9 * MIB)
     await object_store.put_file("a", old)
     reader = aiter(object_store.read("a"))
@@ -342,7 +342,7 @@ async def test_bytes_of_two_objects_are_never_read_as_one(object_store: ObjectSt
 
 
 async def test_an_object_that_lost_bytes_on_its_way_is_no_object(tmp_path: Path) -> None:
-    """The store takes everything and keeps less: the size that is read back tells, and what it kept is deleted."""
+    """The store takes all and keeps less: the size that is read back shows it, and the object is deleted."""
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -380,12 +380,12 @@ class Child:
     def __init__(
         self,
         folder: Path,
-        *words: object,
+        *arguments: object,
         environment: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
     ) -> None:
         self.log = folder / f"child-{secrets.token_hex(4)}"
-        command = [*prefix, sys.executable, "-m", "kit.object_store_process", *map(str, words)]
+        command = [*prefix, sys.executable, "-m", "kit.object_store_process", *map(str, arguments)]
         paths = os.pathsep.join(path for path in sys.path if path)
         self.process = spawn(command, self.log, {"PYTHONPATH": paths, **(environment or {})})
 
@@ -395,7 +395,7 @@ class Child:
         self.process.wait(timeout=20)
 
     def answer(self) -> dict[str, Any]:
-        """Return what it says at its end."""
+        """Return its last line of output."""
         self.process.wait(timeout=90)
         answer: dict[str, Any] = json.loads(self.log.read_text().splitlines()[-1])
         return answer
@@ -403,19 +403,19 @@ class Child:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[Path]:
-    """A pipe: a file that comes as slowly as we like."""
+    """A named pipe: a file that arrives as slowly as a test wants."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     yield path
-    with suppress(OSError):  # whoever still waits for it may go
+    with suppress(OSError):  # ends a reader that still waits
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
 
 
 def open_pipe(path: Path) -> int:
-    """Return the end to write to, when somebody reads."""
+    """Return the end to write to, once there is a reader."""
 
     def opened() -> int | None:
-        with suppress(OSError):  # nobody reads yet
+        with suppress(OSError):  # no reader yet
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         return None
 
@@ -426,12 +426,12 @@ def open_pipe(path: Path) -> int:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """Return the files that are not whole yet."""
+    """Return the files that are not complete yet."""
     return list((folder / UPLOADS).iterdir())
 
 
-async def test_a_process_that_is_killed_half_way_leaves_nothing_in_the_folder(tmp_path: Path, pipe: Path) -> None:
-    """The old object is whole, nothing else is listed, and the next process clears away what is left."""
+async def test_a_process_that_is_killed_midway_leaves_nothing_in_the_folder(tmp_path: Path, pipe: Path) -> None:
+    """The old object is whole, nothing else is listed, and the next process deletes the rest."""
     folder = tmp_path / "objects"
     store = open_store(folder.as_uri(), {})
     old = make_file(tmp_path / "old", 3 * MIB)
@@ -450,7 +450,7 @@ async def test_a_process_that_is_killed_half_way_leaves_nothing_in_the_folder(tm
     store.close()
 
 
-async def test_what_somebody_is_writing_is_not_cleared_away(tmp_path: Path, pipe: Path) -> None:
+async def test_a_file_that_is_being_written_is_not_deleted(tmp_path: Path, pipe: Path) -> None:
     """A process that starts meanwhile leaves it alone; the object becomes whole."""
     folder = tmp_path / "objects"
     child = Child(tmp_path, "put", folder.as_uri(), "a", pipe)
@@ -468,14 +468,14 @@ async def test_what_somebody_is_writing_is_not_cleared_away(tmp_path: Path, pipe
     store.close()
 
 
-async def test_a_process_that_is_killed_half_way_leaves_no_key_in_the_bucket(
+async def test_a_process_that_is_killed_midway_leaves_no_key_in_the_bucket(
     object_server: ObjectServer, proxy: TcpProxy, prefix: str, tmp_path: Path
 ) -> None:
-    """Parts that nobody joins are no object."""
+    """Parts that are never completed are no object."""
     proxy_url = f"http://127.0.0.1:{proxy.port}"
     source = make_file(tmp_path / "source", LARGE)
-    words = ("put", f"s3://{BUCKET}/{prefix}", "a", source)
-    child = Child(tmp_path, *words, environment={**USER, "AWS_ENDPOINT_URL": proxy_url})
+    arguments = ("put", f"s3://{BUCKET}/{prefix}", "a", source)
+    child = Child(tmp_path, *arguments, environment={**USER, "AWS_ENDPOINT_URL": proxy_url})
     await at(proxy, HALF_WAY, "to_server", lambda: proxy.hold("to_server"))
     child.kill9()
     proxy.heal()
@@ -486,13 +486,13 @@ async def test_a_process_that_is_killed_half_way_leaves_no_key_in_the_bucket(
 
 @pytest.mark.parametrize("verb", ["put", "fetch"])
 async def test_a_full_disk_is_unavailable_and_nothing_remains(tmp_path: Path, verb: str) -> None:
-    """A file cannot grow past 4 MiB: an upload is the store's trouble, a download our own; neither leaves a part."""
+    """A file cannot grow past 4 MiB: for an upload the store fails, for a download this side; neither leaves a part."""
     folder, back = tmp_path / "objects", tmp_path / "back"
     store = open_store(folder.as_uri(), {})
     source = make_file(tmp_path / "source", 10 * MIB)
     await store.put_file("old", source)
-    words = ("put", folder.as_uri(), "new/a", source) if verb == "put" else ("fetch", folder.as_uri(), "old", back)
-    said = await asyncio.to_thread(Child(tmp_path, *words, 4 * MIB).answer)
+    arguments = ("put", folder.as_uri(), "new/a", source) if verb == "put" else ("fetch", folder.as_uri(), "old", back)
+    said = await asyncio.to_thread(Child(tmp_path, *arguments, 4 * MIB).answer)
     assert said["code"] == ("object_store_unavailable" if verb == "put" else "no_space")
     assert said["retriable"]
     assert [found.key for found in await store.listing("", 10)] == ["old"]
@@ -501,14 +501,14 @@ async def test_a_full_disk_is_unavailable_and_nothing_remains(tmp_path: Path, ve
 
 
 def without_rights() -> tuple[str, ...]:
-    """Return the words that make root obey the rights of files; nobody else needs any."""
+    """Return a command prefix that makes root obey the rights of files; other users need none."""
     return ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root needs setpriv to be refused")
 @pytest.mark.parametrize("where", ["at the start", "later"])
 async def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, where: str) -> None:
-    """At the start and at an upload; an operator has to act, and is told which folder."""
+    """At the start and at an upload; an operator has to act, and the error names the folder."""
     folder = tmp_path / "objects"
     store = open_store(folder.as_uri(), {})
     await store.put_file("a/1", make_file(tmp_path / "source", 5))
@@ -517,8 +517,8 @@ async def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, where
     if where == "at the start":
         (folder / UPLOADS).rmdir()
     closed.chmod(0o555)
-    words = ("put", folder.as_uri(), "a/2", tmp_path / "source")
-    said = await asyncio.to_thread(Child(tmp_path, *words, prefix=without_rights()).answer)
+    arguments = ("put", folder.as_uri(), "a/2", tmp_path / "source")
+    said = await asyncio.to_thread(Child(tmp_path, *arguments, prefix=without_rights()).answer)
     closed.chmod(0o755)
     assert (said["code"], str(folder) in said["message"]) == ("object_store_refused", True), said
     assert not (folder / "a" / "2").exists()
@@ -527,7 +527,7 @@ async def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, where
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["file", "s3"])
 async def test_memory_is_bounded_whatever_the_size(object_server: ObjectServer, tmp_path: Path, kind: str) -> None:
-    """200 MiB up and down again in processes of their own: far less than the file, both times."""
+    """200 MiB are uploaded and downloaded, each in its own process: both need far less memory than the file."""
     url = (tmp_path / "objects").as_uri() if kind == "file" else f"s3://{BUCKET}/{secrets.token_hex(8)}"
     source = make_file(tmp_path / "source", 200 * MIB)
     put = Child(tmp_path, "put", url, "a", source, environment=object_server.environment)
@@ -544,8 +544,8 @@ async def test_memory_is_bounded_whatever_the_size(object_server: ObjectServer, 
 # --- the folder itself -----------------------------------------------------------------------------------------------
 
 
-async def test_a_folder_that_vanished_is_unavailable(tmp_path: Path) -> None:
-    """A disk that was unmounted has lost no object, and no other folder is filled in its place."""
+async def test_a_missing_folder_is_unavailable(tmp_path: Path) -> None:
+    """An unmounted disk has lost no object, and no other folder is filled in its place."""
     folder = tmp_path / "objects"
     store = open_store(folder.as_uri(), {})
     await store.put_file("a/1", make_file(tmp_path / "source", 5))
@@ -556,14 +556,14 @@ async def test_a_folder_that_vanished_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    """It will not become a folder by waiting."""
+    """Waiting would not make it a folder."""
     with pytest.raises(Rejected) as refusal:
         open_store(make_file(tmp_path / "file", 1).as_uri(), {})
     assert refusal.value.code == "object_store_refused"
 
 
-async def test_an_upload_into_the_folder_that_is_cancelled_leaves_nothing(tmp_path: Path, pipe: Path) -> None:
-    """The thread ends at its next piece and clears away what it wrote."""
+async def test_a_cancelled_upload_into_the_folder_leaves_nothing(tmp_path: Path, pipe: Path) -> None:
+    """Its thread ends at the next piece and deletes what it wrote."""
     folder = tmp_path / "objects"
     store = open_store(folder.as_uri(), {})
     uploading = asyncio.create_task(store.put_file("a", pipe))
@@ -580,15 +580,15 @@ async def test_an_upload_into_the_folder_that_is_cancelled_leaves_nothing(tmp_pa
 
 
 def feed(end: int) -> None:
-    """Write until nobody reads any more."""
+    """Write until the reader is gone."""
     with suppress(BrokenPipeError):
         while True:
             os.write(end, b"x" * MIB)
     os.close(end)
 
 
-async def test_a_disk_that_stands_still_is_given_up(tmp_path: Path, pipe: Path) -> None:
-    """A file whose first byte never comes: unavailable, and the store goes on with others."""
+async def test_a_stalled_disk_is_given_up(tmp_path: Path, pipe: Path) -> None:
+    """The first byte of a file never arrives: unavailable, and the store serves other calls."""
     store = FolderStore(parse_place((tmp_path / "objects").as_uri()), stalled_after_s=0.3)
     stuck = asyncio.create_task(failure(store.put_file("a", pipe)))
     assert await store.put_file("b", make_file(tmp_path / "source", 5)) == 5
@@ -598,15 +598,15 @@ async def test_a_disk_that_stands_still_is_given_up(tmp_path: Path, pipe: Path) 
     store.close()
 
 
-async def test_work_that_goes_on_is_not_given_up() -> None:
-    """Longer than the bound in all, never longer without a sign of life."""
+async def test_work_that_progresses_is_not_given_up() -> None:
+    """It takes longer than the bound in all, but never without a sign of progress."""
     threads = Threads(stalled_after_s=0.5)
     turns = threading.Semaphore(0)
     done: list[int] = []
 
     def work(beat: Callable[[], None]) -> int:
         for turn in range(4):
-            turns.acquire(timeout=0.3)  # nobody releases it: this is how time goes by
+            turns.acquire(timeout=0.3)  # never released, only time passes
             beat()
             done.append(turn)
         return len(done)

@@ -1,4 +1,4 @@
-"""Looking at dead letters on a RabbitMQ whose disk is slow: what a look took is back when it ends."""
+"""Listing dead letters on a RabbitMQ with a slow disk: all messages are back in the queue when the listing ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +22,7 @@ IDS = [*"abcdefgh"]
 
 @pytest.fixture(scope="module")
 def slow_rabbit() -> Iterator[RabbitServer]:
-    """A node whose disk takes 60 ms more for each write: taking and giving back are such writes."""
+    """A node whose disk takes 60 ms more for each write, also for a get and a release."""
     with started(RabbitServer(slow_disk_ms=60)) as server:
         yield server
 
@@ -40,15 +40,15 @@ async def fanout(slow_rabbit: RabbitServer) -> AsyncIterator[Fanout]:
     await fanout.remove()
 
 
-async def check_one_look_after_another(fanout: Fanout) -> None:
-    """Each sees all, in their order, and says how many there are."""
+async def check_repeated_listings(fanout: Fanout) -> None:
+    """Each listing has all, in their order, and their count."""
     for _ in range(3):
         messages, count = await fanout.dead.peek(10)
         assert ([one.message_id for one in messages], count) == (IDS, len(IDS))
 
 
-async def check_all_go_back_after_a_look(fanout: Fanout) -> None:
-    """Nobody is told that nothing is there which he has just seen; what is not asked for is there again."""
+async def check_all_are_back_after_a_listing(fanout: Fanout) -> None:
+    """A requeue finds every listed message, and those that it does not take stay."""
     await fanout.dead.peek(10)
     assert await fanout.dead.requeue(10, message_ids=IDS[2:4]) == IDS[2:4]
     assert await fanout.dead.requeue(10) == IDS[:2] + IDS[4:]
@@ -56,41 +56,41 @@ async def check_all_go_back_after_a_look(fanout: Fanout) -> None:
 
 
 async def check_held_by_another(fanout: Fanout) -> None:
-    """A look does not wait for what another one took meanwhile: two seconds at most, and it fails nothing."""
+    """A listing does not wait for messages that another consumer took: two seconds at most, without an error."""
     async with raw_channel(fanout.url) as channel:
-        looking = asyncio.create_task(fanout.dead.peek(10))
+        listing = asyncio.create_task(fanout.dead.peek(10))
 
         async def begun() -> bool:
             return await fanout.count(fanout.names.dead) < len(IDS)
 
-        await eventually_async(begun, 10, what="the look has taken one")
+        await eventually_async(begun, 10, what="the listing has taken one")
         await channel.basic_get(fanout.names.dead)
         async with asyncio.timeout(8):
-            messages, count = await looking
+            messages, count = await listing
     assert (len(messages), count) == (len(IDS) - 1, len(IDS))
 
 
-CHECKS = [check_one_look_after_another, check_all_go_back_after_a_look, check_held_by_another]
+CHECKS = [check_repeated_listings, check_all_are_back_after_a_listing, check_held_by_another]
 
 
 @pytest.mark.parametrize("check", CHECKS)
-async def test_a_look_ends_when_all_is_back(fanout: Fanout, check: Any) -> None:
-    """Whatever the disk takes."""
+async def test_a_listing_ends_when_all_messages_are_back(fanout: Fanout, check: Any) -> None:
+    """However slow the disk is."""
     await check(fanout)
 
 
 @pytest.mark.parametrize(
     ("guard", "instead", "check"),
     [
-        ("await browse.return_all(connection)", "pass", check_one_look_after_another),
-        ("await browse.return_all(connection)", "pass", check_all_go_back_after_a_look),
+        ("await browse.return_all(connection)", "pass", check_repeated_listings),
+        ("await browse.return_all(connection)", "pass", check_all_are_back_after_a_listing),
         ("monotonic() > until", "False", check_held_by_another),
     ],
 )
 async def test_the_mutants_are_caught(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, guard: str, instead: str, check: Any
 ) -> None:
-    """Who does not wait, and who waits for ever."""
+    """Mutants: no wait, and no bound on it."""
     function = dead_letters._Browse.return_all if "until" in guard else RabbitDeadLetters._browse
     mutate(monkeypatch, function, guard, instead)
     with pytest.raises((AssertionError, TimeoutError)):

@@ -1,4 +1,4 @@
-"""Many messages in one call to RabbitMQ: joined into few writes, and still each with the answer that is its own."""
+"""Many messages in one call to RabbitMQ: joined into few writes, and still each with its own answer."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ from tickwright.transports.rabbitmq.broker import WINDOW, RabbitBroker
 
 @pytest.fixture(autouse=True)
 def nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine makes confirms late, which is not what these tests are about."""
+    """Raise the bound on late confirms: a busy machine makes them late."""
     monkeypatch.setattr(route, "LATE_S", 600.0)
 
 
@@ -42,7 +42,7 @@ def codes(outcomes: list[Outcome]) -> Counter[str]:
 
 
 async def declare(url: str) -> str:
-    """Make a quorum queue and return its name."""
+    """Declare a quorum queue and return its name."""
     async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         name = f"many-{uuid4().hex}"
         await channel.declare_queue(name, durable=True, arguments={"x-queue-type": "quorum"})
@@ -50,7 +50,7 @@ async def declare(url: str) -> str:
 
 
 async def take(url: str, name: str) -> dict[str, bytes]:
-    """Take everything out of a queue and remove it; return bodies by message id, none of which came twice."""
+    """Take all messages out of a queue and delete it; return bodies by message id, none of which came twice."""
     found: dict[str, bytes] = {}
     async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         queue = await channel.get_queue(name)
@@ -64,10 +64,10 @@ async def take(url: str, name: str) -> dict[str, bytes]:
 async def test_in_a_batch_many_windows_long_each_message_has_its_own_answer(
     rabbit_server: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """Confirms come many at once and returns one by one; what was not routed is never called accepted."""
+    """Confirms come many at once and returns one by one; an unroutable message never counts as accepted."""
     queue = await declare(rabbit_server.url)
     messages = batch(f"amqp:/{queue}", 5 * WINDOW)
-    lost = batch("amqp:/nobody-listens", 5 * WINDOW)
+    lost = batch("amqp:/no-such-queue", 5 * WINDOW)
     mixed = [lost[n] if n % 7 == 0 else message for n, message in enumerate(messages)]
     outcomes = await broker.publish_many(mixed)
     assert {outcomes[n] for n in range(len(mixed)) if n % 7} == {Accepted()}
@@ -76,7 +76,7 @@ async def test_in_a_batch_many_windows_long_each_message_has_its_own_answer(
 
 
 async def test_bodies_of_every_size_arrive_as_they_are(rabbit_server: RabbitServer, broker: RabbitBroker) -> None:
-    """None, one byte, one frame to the byte, many frames, and more than one write holds."""
+    """Empty, one byte, one frame to the byte, many frames, and more than one write holds."""
     queue = await declare(rabbit_server.url)
     frame = 131_072 - 8
     sizes = [0, 1, frame - 1, frame, frame + 1, 3 * frame, 1_000_000]
@@ -86,7 +86,7 @@ async def test_bodies_of_every_size_arrive_as_they_are(rabbit_server: RabbitServ
 
 
 async def test_no_more_than_a_window_is_in_doubt_when_rabbitmq_falls_silent(rabbit_server: RabbitServer) -> None:
-    """Five hundred may have been taken; the rest hears for certain that nothing was sent, all within the timeout."""
+    """Five hundred may have been taken; for the rest it is certain that nothing was sent; all within the timeout."""
     queue = await declare(rabbit_server.url)
     async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
         broker = RabbitBroker(proxy.rewrite(rabbit_server.url))
@@ -102,8 +102,8 @@ async def test_no_more_than_a_window_is_in_doubt_when_rabbitmq_falls_silent(rabb
     assert (await take(rabbit_server.url, queue)).keys() <= {"first", *doubted}
 
 
-async def test_a_batch_that_is_interrupted_gives_its_places_back(rabbit_server: RabbitServer) -> None:
-    """However many batches are cancelled in the middle, the next one finds the whole window free."""
+async def test_a_batch_that_is_interrupted_frees_its_window(rabbit_server: RabbitServer) -> None:
+    """However many batches are cancelled midway, the next one finds the whole window free."""
     queue = await declare(rabbit_server.url)
     async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
         broker = RabbitBroker(proxy.rewrite(rabbit_server.url))
@@ -125,10 +125,10 @@ async def test_a_batch_that_is_interrupted_gives_its_places_back(rabbit_server: 
         await broker.aclose()
 
 
-async def test_what_is_refused_before_it_is_sent_holds_no_place(
+async def test_messages_that_are_refused_before_sending_hold_no_room(
     rabbit_server: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """A window full of messages for nowhere is free again at once, and so is what equal ids could not use."""
+    """A window full of messages to a missing exchange is free again at once, and so is that of equal ids."""
     queue = await declare(rabbit_server.url)
     nowhere = await broker.publish_many(batch("amqp:nowhere/x", 2 * WINDOW))
     assert codes(nowhere) == {"exchange_missing": 2 * WINDOW}
@@ -137,10 +137,10 @@ async def test_what_is_refused_before_it_is_sent_holds_no_place(
     assert codes(await broker.publish_many(batch(f"amqp:/{queue}", WINDOW, timeout_s=5))) == {"accepted": WINDOW}
 
 
-async def test_an_exchange_that_goes_away_in_the_middle_of_a_batch_harms_no_other(
+async def test_an_exchange_that_is_deleted_during_a_batch_harms_no_other(
     rabbit_server: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """RabbitMQ closes one channel; what comes after on that channel must not cost us the connection."""
+    """RabbitMQ closes one channel; further frames on that channel must not cost the connection."""
     queue, doomed_queue = await declare(rabbit_server.url), await declare(rabbit_server.url)
     name = f"x-{uuid4().hex}"
     async with await aio_pika.connect(rabbit_server.url) as connection, connection.channel() as channel:
@@ -152,7 +152,7 @@ async def test_an_exchange_that_goes_away_in_the_middle_of_a_batch_harms_no_othe
         await channel.exchange_delete(name)
         assert codes(await steady) == {"accepted": 6 * WINDOW}
         outcomes = await doomed
-    # RabbitMQ drops the bindings first: what comes between that and the exchange's end is sent back instead.
+    # RabbitMQ drops the bindings first: messages between that and the exchange's deletion are returned.
     assert codes(outcomes).keys() - {"unroutable"} == {"accepted", "connection_lost", "exchange_missing"}
     accepted = {f"m_{n}" for n, outcome in enumerate(outcomes) if isinstance(outcome, Accepted)}
     refused = {f"m_{n}" for n, outcome in enumerate(outcomes) if isinstance(outcome, Refused)}

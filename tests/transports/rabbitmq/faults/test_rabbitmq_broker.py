@@ -1,4 +1,4 @@
-"""RabbitMQ under kill -9, alarms and wrong destinations: accepted is there, refused is not, the rest is in doubt."""
+"""RabbitMQ under kill -9, alarms and wrong destinations: accepted is queued, refused is not, the rest is in doubt."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from tickwright.transports.rabbitmq.broker import RabbitBroker
 
 @pytest.fixture
 async def broker(mortal_rabbit: RabbitServer) -> AsyncIterator[RabbitBroker]:
-    """A broker connected to the mortal node."""
+    """A broker connected to the node that tests may kill."""
     broker = RabbitBroker(mortal_rabbit.url)
     yield broker
     await broker.aclose()
@@ -29,14 +29,14 @@ def message(destination: str, number: int = 1, timeout_s: float = 5) -> Message:
 
 
 async def declare(url: str, arguments: dict[str, FieldValue] | None = None) -> str:
-    """Make a durable queue and return its name."""
+    """Declare a durable queue and return its name."""
     async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         queue = await channel.declare_queue(f"q-{uuid4().hex}", durable=True, arguments=arguments)
         return queue.name
 
 
 async def ids_in(url: str, name: str) -> list[str]:
-    """Take everything out of a queue and return the message ids."""
+    """Take all messages out of a queue and return their ids."""
     found: list[str] = []
     async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         queue = await channel.get_queue(name)
@@ -45,10 +45,10 @@ async def ids_in(url: str, name: str) -> list[str]:
     return found
 
 
-async def test_what_was_confirmed_before_a_kill_is_queued_after_it(
+async def test_messages_confirmed_before_a_kill_are_queued_after_it(
     mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """Kill -9 in the middle of publishes: accepted ones are all there, the broker recovers by itself."""
+    """Kill -9 during publishes: accepted ones are all there, and the broker recovers by itself."""
     queue = await declare(mortal_rabbit.url)
     outcomes: dict[int, Outcome] = {}
 
@@ -81,7 +81,7 @@ async def test_what_was_confirmed_before_a_kill_is_queued_after_it(
 
 
 async def test_an_alarm_refuses_at_once_and_ends_by_itself(mortal_rabbit: RabbitServer, broker: RabbitBroker) -> None:
-    """While the disk is nearly full nothing is accepted and nothing piles up; afterwards all goes on."""
+    """While the disk is nearly full nothing is accepted and nothing piles up; afterwards publishing goes on."""
     queue = await declare(mortal_rabbit.url)
     destination = f"amqp:/{queue}"
 
@@ -95,10 +95,10 @@ async def test_an_alarm_refuses_at_once_and_ends_by_itself(mortal_rabbit: Rabbit
     await asyncio.to_thread(mortal_rabbit.set_disk_alarm, on=True)
     try:
         await eventually_async(in_doubt, 20, what="the alarm is in force, which takes the node a moment")
-        await eventually_async(blocked, 20, what="the broker has heard of the alarm")
+        await eventually_async(blocked, 20, what="the broker knows of the alarm")
         started = asyncio.get_running_loop().time()
         outcomes = await broker.publish_many([message(destination, number, 5) for number in range(2, 300)])
-        assert asyncio.get_running_loop().time() - started < 4, "one that is tried is waited for"
+        assert asyncio.get_running_loop().time() - started < 4, "a message has waited for its timeout"
         assert {outcome.code for outcome in outcomes if isinstance(outcome, Refused)} == {"broker_blocked"}
         assert not await broker.ready()
     finally:
@@ -116,7 +116,7 @@ async def test_an_alarm_refuses_at_once_and_ends_by_itself(mortal_rabbit: Rabbit
 async def test_a_missing_exchange_does_not_poison_the_other_publishes(
     mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """The 404 that closes a channel concerns its own messages only."""
+    """The 404 that closes a channel affects its own messages only."""
     queue = await declare(mortal_rabbit.url)
     batch = [message(f"amqp:/{queue}" if number % 2 else "amqp:nowhere/x", number) for number in range(100)]
     outcomes = await broker.publish_many(batch)
@@ -126,10 +126,10 @@ async def test_a_missing_exchange_does_not_poison_the_other_publishes(
     assert len(await ids_in(mortal_rabbit.url, queue)) == 50
 
 
-async def test_an_exchange_that_is_deleted_is_noticed_and_one_that_returns_is_used(
+async def test_a_deleted_exchange_is_noticed_and_used_again_once_it_is_back(
     mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """A route that worked and works no more is refused, and opened anew when the exchange is back."""
+    """A route that worked is refused, and its channel opened again when the exchange is back."""
     queue = await declare(mortal_rabbit.url)
     name = f"x-{uuid4().hex}"
     async with await aio_pika.connect(mortal_rabbit.url) as connection, connection.channel() as channel:
@@ -149,24 +149,24 @@ async def test_an_exchange_that_is_deleted_is_noticed_and_one_that_returns_is_us
 async def test_an_unroutable_message_and_a_full_queue_are_refused(
     mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """A confirm alone is not enough: a return or a nack says that nothing was taken."""
+    """A confirm alone is not enough: a return or a nack means that nothing was taken."""
     full = await declare(mortal_rabbit.url, {"x-max-length": 1, "x-overflow": "reject-publish"})
     assert await broker.publish(message(f"amqp:/{full}", 1)) == Accepted()
     nack = await broker.publish(message(f"amqp:/{full}", 2))
     assert isinstance(nack, Refused)
     assert nack.code == "broker_nack"
-    returned = await broker.publish_many([message("amqp:/nobody-listens", number) for number in range(20)])
+    returned = await broker.publish_many([message("amqp:/no-such-queue", number) for number in range(20)])
     assert {outcome.code for outcome in returned if isinstance(outcome, Refused)} == {"unroutable"}
     assert len(returned) == 20
     assert await ids_in(mortal_rabbit.url, full) == ["job_1"]
 
 
-async def test_one_id_to_a_good_and_a_bad_key_at_once_gets_both_answers_right(
+async def test_one_id_to_a_good_and_a_bad_key_at_once_gets_both_right_answers(
     mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """Returns are told apart by message id, so equal ids must not fly together on one channel."""
+    """Returns are matched by message id, so equal ids must not be in flight together on one channel."""
     queue = await declare(mortal_rabbit.url)
-    batch = [message("amqp:/nobody-listens"), message(f"amqp:/{queue}")] * 20
+    batch = [message("amqp:/no-such-queue"), message(f"amqp:/{queue}")] * 20
     outcomes = await broker.publish_many(batch)
     assert set(outcomes[1::2]) == {Accepted()}
     assert all(isinstance(outcome, Refused) and outcome.code == "unroutable" for outcome in outcomes[::2])
@@ -181,7 +181,7 @@ async def test_messages_are_persistent_and_carry_their_id(mortal_rabbit: RabbitS
 
 
 async def test_a_wrong_password_is_a_refusal_with_a_pause(mortal_rabbit: RabbitServer) -> None:
-    """Nothing was sent; the next attempt waits, so a wrong setting is no storm of log-ins."""
+    """Nothing was sent; the next attempt waits, so a wrong setting causes no storm of log-ins."""
     broker = RabbitBroker(mortal_rabbit.url.replace("guest:guest", "guest:wrong"))
     first = await broker.publish(message("amqp:/q"))
     second = await broker.publish(message("amqp:/q"))

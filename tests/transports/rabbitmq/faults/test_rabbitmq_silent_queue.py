@@ -1,4 +1,4 @@
-"""A queue of RabbitMQ that confirms nothing: it holds up no other, and is used again once it confirms."""
+"""A queue of RabbitMQ that confirms nothing blocks no other, and is used again once it confirms."""
 
 import asyncio
 from collections import Counter
@@ -38,7 +38,7 @@ async def broker(mortal_rabbit: RabbitServer) -> AsyncIterator[RabbitBroker]:
 
 
 async def two_queues(url: str) -> tuple[str, str]:
-    """Make a quorum queue, bound to an exchange of its name for every key, and a classic one; return their names."""
+    """Declare a quorum queue, bound to an exchange of its name for every key, and a classic one; return their names."""
     bad, good = f"bad-{uuid4().hex}", f"good-{uuid4().hex}"
     async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         queue = await channel.declare_queue(bad, durable=True, arguments={"x-queue-type": "quorum"})
@@ -49,7 +49,7 @@ async def two_queues(url: str) -> tuple[str, str]:
 
 @contextmanager
 def suspended(server: RabbitServer, queue: str) -> Iterator[None]:
-    """Let the leader of a quorum queue do nothing, as one that has lost its majority, for the length of the block."""
+    """Suspend the leader of a quorum queue, as if it had lost its majority, for the length of the block."""
     server.control("eval", LEADER.format(queue, "sys:suspend"))
     try:
         yield
@@ -69,7 +69,7 @@ def codes(outcomes: list[Outcome]) -> Counter[str]:
 
 
 async def ids_in(url: str, name: str) -> set[str]:
-    """Take everything out of a queue."""
+    """Take all messages out of a queue; return their ids."""
     found: set[str] = set()
     async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         queue = await channel.get_queue(name)
@@ -133,26 +133,26 @@ async def check_others(server: RabbitServer, broker: RabbitBroker) -> None:
 
 
 @pytest.mark.storm
-async def test_a_queue_that_confirms_nothing_stops_no_other(mortal_rabbit: RabbitServer, broker: RabbitBroker) -> None:
-    """What it owes is bounded and on a connection of its own, so RabbitMQ goes on reading the other one."""
+async def test_a_queue_that_confirms_nothing_blocks_no_other(mortal_rabbit: RabbitServer, broker: RabbitBroker) -> None:
+    """Its unconfirmed messages are bounded and on their own connection, so RabbitMQ goes on reading the other one."""
     await check_others(mortal_rabbit, broker)
 
 
 @pytest.mark.storm
-async def test_a_silent_destination_that_is_sent_to_as_before_is_found(
+async def test_the_suite_notices_a_silent_destination_on_the_shared_connection(
     mortal_rabbit: RabbitServer, broker: RabbitBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutant sends to silent destinations over the connection of all."""
+    """Mutant: silent destinations are not kept apart."""
     mutate(monkeypatch, StalledDestinations.has, "return (exchange, routing_key) in self._keys", "return False")
     with pytest.raises(AssertionError):
         await check_others(mortal_rabbit, broker)
 
 
 @pytest.mark.storm
-async def test_what_a_silent_queue_has_in_doubt_is_bounded_however_long_it_lasts(
+async def test_messages_in_doubt_of_a_silent_queue_are_bounded_however_long_it_lasts(
     mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """The first ones may have been taken; once they are late the others hear for certain that nothing was sent."""
+    """The first ones may have been taken; once they are late, for the others it is certain that nothing was sent."""
     bad, _ = await two_queues(mortal_rabbit.url)
     numbers, said = count(), dict[str, Outcome]()
     with suspended(mortal_rabbit, bad):
@@ -185,13 +185,13 @@ async def test_jobs_of_other_queues_are_delivered_beside_a_silent_queue(
                 "SELECT now(), 'bad', '{}', 100 FROM generate_series(1, 1000)"
             )
 
-            async def told() -> int:
+            async def silent_failures() -> int:
                 silent = "SELECT count(*) FROM tickwright.scheduled_tasks WHERE error_message LIKE 'broker_silent%'"
                 found: int = await engine.pool.fetchval(silent)
                 return found
 
             early = [await engine.insert("good") for _ in range(100)]
-            await eventually_async(told, 60, what="the silent queue is known")
+            await eventually_async(silent_failures, 60, what="the silent queue is known")
             for _ in range(10):
                 late = [await engine.insert("good") for _ in range(20)]
                 for job_id in late:
@@ -204,7 +204,7 @@ async def test_jobs_of_other_queues_are_delivered_beside_a_silent_queue(
 async def test_the_relay_goes_on_beside_a_silent_queue(
     database_url: str, mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
-    """Three lanes of the silent queue want more places than the window has; the fourth is delivered all the same."""
+    """Three lanes of the silent queue want more room than the window has; the fourth is delivered nevertheless."""
     bad, good = await two_queues(mortal_rabbit.url)
     async with relay_world(database_url) as world:
         relay = world.relay(brokers={"amqp": broker}, retry=RETRY, lane_retry=LANE_RETRY)
@@ -231,7 +231,7 @@ async def test_the_relay_goes_on_beside_a_silent_queue(
 async def test_copies_to_other_queues_go_on_beside_a_silent_queue(
     mortal_rabbit: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RabbitMQ does not close the channel of a late copy; the next channel is opened beside that."""
+    """RabbitMQ does not close the channel of a late copy; the next channel is opened beside it."""
     monkeypatch.setattr(wire, "CLOSE_TIMEOUT_S", 30.0)
     names, numbers = fanout_names(f"t{uuid4().hex}"), count()
     forwarder = Forwarder(mortal_rabbit.url, names)

@@ -30,7 +30,7 @@ async def world(database_url: str) -> AsyncIterator[RelayWorld]:
 
 
 async def queued(url: str, name: str) -> list[tuple[str, bytes]]:
-    """Take everything out of a queue; ``(message id, body)`` in the order of the queue."""
+    """Take all messages out of a queue; return ``(message id, body)`` in its order."""
     found: list[tuple[str, bytes]] = []
     async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         queue = await channel.get_queue(name)
@@ -42,7 +42,7 @@ async def queued(url: str, name: str) -> list[tuple[str, bytes]]:
 async def test_a_broker_killed_under_the_relay_loses_nothing_and_keeps_each_keys_order(
     world: RelayWorld, mortal_rabbit: RabbitServer
 ) -> None:
-    """Kill -9 in the middle and a restart: every row arrives, doubles carry the same id, keys stay in order."""
+    """Kill -9 midway and a restart: every row arrives, duplicates have the same id, keys stay in order."""
     name = f"q-{uuid4().hex}"
     async with await aio_pika.connect(mortal_rabbit.url) as connection, connection.channel() as channel:
         await channel.declare_queue(name, durable=True)
@@ -77,10 +77,10 @@ async def test_a_broker_killed_under_the_relay_loses_nothing_and_keeps_each_keys
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
-async def test_a_rabbitmq_that_is_far_gets_every_message(
+async def test_a_distant_rabbitmq_gets_every_message(
     world: RelayWorld, rabbit_server: RabbitServer, each_way_s: float
 ) -> None:
-    """Slowly, or once the way is shorter: a connection may take five seconds; until then the messages wait."""
+    """Slowly, or once the latency is low again: a connection may take five seconds; until then messages wait."""
     name = f"q-{uuid4().hex}"
     async with await aio_pika.connect(rabbit_server.url) as connection, connection.channel() as channel:
         await channel.declare_queue(name, durable=True)
@@ -91,7 +91,7 @@ async def test_a_rabbitmq_that_is_far_gets_every_message(
         relay = world.relay(brokers={"amqp": broker})
         async with world.running(relay):
             if each_way_s > 1:
-                await eventually_async(lambda: relay.lanes_failing > 0, 60, what="the relay says that it waits")
+                await eventually_async(lambda: relay.lanes_failing > 0, 60, what="the relay reports a failing lane")
                 assert await world.left() == len(ids)
                 proxy.heal()
             await world.emptied(60)
@@ -101,7 +101,7 @@ async def test_a_rabbitmq_that_is_far_gets_every_message(
 
 
 async def check_large_headers(world: RelayWorld, server: RabbitServer) -> None:
-    """One row whose headers fit into no frame among healthy ones to two exchanges."""
+    """One row has headers that fit into no frame, among healthy ones to two exchanges."""
     name = f"q-{uuid4().hex}"
     async with await aio_pika.connect(server.url) as connection, connection.channel() as channel:
         queue = await channel.declare_queue(name, durable=True)
@@ -118,7 +118,7 @@ async def check_large_headers(world: RelayWorld, server: RabbitServer) -> None:
     finally:
         await broker.aclose()
     assert {one for one, _ in await queued(server.url, name)} == ids
-    assert (relay.counters.published, relay.counters.retried) == (40, 0), "no other row has paid an attempt"
+    assert (relay.counters.published, relay.counters.retried) == (40, 0), "no other row has lost an attempt"
     (dead,) = await world.dead()
     assert (dead["id"], dead["attempts"]) == (large, 1)
     assert dead["error_message"].startswith("too_large")
@@ -127,21 +127,21 @@ async def check_large_headers(world: RelayWorld, server: RabbitServer) -> None:
 async def test_headers_that_fit_into_no_frame_cost_no_other_message_an_attempt(
     world: RelayWorld, rabbit_server: RabbitServer
 ) -> None:
-    """RabbitMQ would close the connection, and with it every confirm that is outstanding."""
+    """RabbitMQ would close the connection, and with it lose every outstanding confirm."""
     await check_large_headers(world, rabbit_server)
 
 
-async def test_a_header_frame_that_is_sent_whatever_its_size_is_found(
+async def test_the_suite_notices_a_header_frame_that_is_sent_whatever_its_size(
     world: RelayWorld, rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutant breaks the connection under the other messages."""
+    """Mutant: it breaks the connection under the other messages."""
     mutate(monkeypatch, ExchangeChannel._bytes, "if len(publication.header) <= bytes_max:", "if True:")
     with pytest.raises(AssertionError):
         await check_large_headers(world, rabbit_server)
 
 
 async def test_a_header_frame_has_the_size_that_the_connection_allows_and_no_more(rabbit_server: RabbitServer) -> None:
-    """What is exactly as large as a frame is taken, a byte more is refused for good, and the connection lives on."""
+    """Headers exactly as large as a frame are taken, a byte more is refused for good, and the connection stays open."""
     name = f"q-{uuid4().hex}"
     async with await aio_pika.connect(rabbit_server.url) as connection, connection.channel() as channel:
         await channel.declare_queue(name, durable=True)
@@ -164,10 +164,10 @@ async def test_a_header_frame_has_the_size_that_the_connection_allows_and_no_mor
 
 
 @pytest.mark.storm
-async def test_what_nobody_can_route_waits_with_a_reason_and_holds_up_nobody(
+async def test_an_unroutable_row_waits_with_a_reason_and_blocks_no_other(
     world: RelayWorld, mortal_rabbit: RabbitServer
 ) -> None:
-    """A message to a queue that does not exist is returned by the broker: it is retried, and others pass."""
+    """A message to a queue that does not exist is returned by the broker: it is retried, and others are published."""
     name = f"q-{uuid4().hex}"
     lost = await world.put(f"amqp:/{name}-missing")
     async with await aio_pika.connect(mortal_rabbit.url) as connection, connection.channel() as channel:
@@ -175,13 +175,13 @@ async def test_what_nobody_can_route_waits_with_a_reason_and_holds_up_nobody(
     ids = await world.put_many(50, f"amqp:/{name}")
     broker = RabbitBroker(mortal_rabbit.url)
 
-    async def told() -> bool:
+    async def has_reason() -> bool:
         reason = await world.pool.fetchval("SELECT error_message FROM tickwright.outbox WHERE id = $1", lost)
         return reason is not None and "unroutable" in reason
 
     try:
         async with world.running(world.relay(brokers={"amqp": broker})):
-            await eventually_async(told, 20, what="the returned message says why")
+            await eventually_async(has_reason, 20, what="the returned message says why")
 
             async def only_it() -> bool:
                 return await world.left() == 1

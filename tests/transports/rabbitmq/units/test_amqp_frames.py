@@ -20,7 +20,7 @@ NUMBERS = st.integers(1, 65535)
 
 
 def read(frame: bytes, channel: int) -> object:
-    """Return what the library makes of one frame, all of it."""
+    """Return what the library reads from exactly one frame."""
     size, found, value = pamqp.frame.unmarshal(frame)
     assert (size, found) == (len(frame), channel)
     return value
@@ -35,7 +35,7 @@ def test_the_publish_frame_is_mandatory_and_names_exchange_and_key(channel: int,
 
 
 @given(NUMBERS, SHORT, SHORT, st.dictionaries(SHORT, st.text(CHARACTERS), max_size=5), st.binary(max_size=300))
-def test_the_header_says_all_that_the_message_says(
+def test_the_header_frame_has_all_properties_of_the_message(
     channel: int, message_id: str, content_type: str, headers: dict[str, str], body: bytes
 ) -> None:
     """Persistent, with id, content type and headers as they are, and the size of the body."""
@@ -48,7 +48,7 @@ def test_the_header_says_all_that_the_message_says(
 
 
 @given(NUMBERS, st.binary(max_size=500), st.integers(1, 200))
-def test_the_body_is_cut_where_the_connection_asks_for_it(channel: int, body: bytes, most: int) -> None:
+def test_the_body_is_cut_by_the_frame_size_of_the_connection(channel: int, body: bytes, most: int) -> None:
     """The pieces are the body, none is too large and none is empty: an empty body has no frame."""
     frames = content_frames(channel, content_header(Message("m", "amqp:x/y", body)), body, most)[1:]
     pieces = [read(frame, channel) for frame in frames]

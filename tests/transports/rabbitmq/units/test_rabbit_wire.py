@@ -1,4 +1,4 @@
-"""Headers of AMQP as they are read here: what the library reads, in a time that grows with their length only."""
+"""Headers of AMQP are read like the library reads them, in a time that grows only with their length."""
 
 import struct
 from datetime import UTC, datetime
@@ -20,18 +20,18 @@ TABLE: dict[str, Any] = {
 
 
 class Counted(bytes):
-    """Bytes that know how many of them were copied."""
+    """Bytes that count how many of them were copied."""
 
     copied = 0
 
     def __getitem__(self, key: Any) -> Any:
-        """Count what is copied."""
+        """Count the copied bytes."""
         found = super().__getitem__(key)
         self.copied += len(found) if isinstance(found, bytes) else 0
         return found
 
 
-def test_headers_are_read_as_the_library_reads_them() -> None:
+def test_headers_are_read_like_the_library_reads_them() -> None:
     """Every kind of value, in tables and arrays."""
     data = encode.field_table(TABLE)
     assert decode.by_type(data + b"more", "table") == decode.field_table(data + b"more")
@@ -43,7 +43,7 @@ def test_headers_are_read_as_the_library_reads_them() -> None:
     ("read", "entry"), [(wire._field_table, b"\x01hV"), (wire._field_array, b"V"), (wire._field_array, b"S\0\0\0\x01x")]
 )
 def test_many_values_cost_no_more_than_their_length(read: Any, entry: bytes) -> None:
-    """The library copies what follows for each: the square of the length."""
+    """The library copies the rest for each value: the square of the length."""
     data = Counted(struct.pack(">I", len(entry) * 10_000) + entry * 10_000)
     read(data)
     assert 0 < data.copied < 50 * len(data)

@@ -197,7 +197,7 @@ _READERS: Mapping[FieldType, Shape] = {
 
 PROBLEMS_MAX = 10
 KEY_SHOWN_CHARS_MAX = 200
-_HEAD = 2  # the key and the unreadable field stand before the fields
+_HEAD = 2  # the key and the unreadable field come before the fields
 
 
 class RangeReader:

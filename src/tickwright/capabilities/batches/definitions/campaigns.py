@@ -61,7 +61,7 @@ class CheckedCampaign(msgspec.Struct):
 
 
 class SelectedClient(msgspec.Struct, UserData):
-    """One client who would be selected, as an action would carry it."""
+    """One client that would be selected, as an action would carry it."""
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("client",)
     client_id: str

@@ -35,7 +35,7 @@ SELECT b.name AS subject,
  GROUP BY b.name ORDER BY count(*) DESC LIMIT 1000;
 
 -- name: execution_backlog
--- Batches with executions that have been due for longer than $1 and that nobody has begun, though nobody has paused them. Counted up to 10,000.
+-- Batches with executions that have been due for longer than $1 and that no consumer has begun, though they are not paused. Counted up to 10,000.
 -- Index: executions_to_begin, batches_pkey.
 SELECT b.name AS subject,
        jsonb_build_object('count', count(*), 'execution', (array_agg(n.id ORDER BY n.slot_at))[1],
@@ -47,8 +47,8 @@ SELECT b.name AS subject,
  GROUP BY b.name ORDER BY min(n.due_at) LIMIT 1000;
 
 -- name: execution_stalled
--- Executions at work of which no chunk has been done for $1, though nobody has paused them and their rate would let one begin; looked at are the hundred
--- chunks about the number of those that are done. A resume and the claim behind a retry count as a beginning: due_at, unless an attempt to cut it moved that on. Index: executions_at_work, execution_chunks_pkey, batches_pkey.
+-- Executions at work of which no chunk has been done for $1, though they are not paused and their rate would let one begin; it reads the hundred
+-- chunks about the number of those that are done. A resume and the claim behind a retry count as a beginning: due_at, unless an attempt to cut the audience moved it. Index: executions_at_work, execution_chunks_pkey, batches_pkey.
 SELECT b.name AS subject,
        jsonb_build_object('execution', e.id, 'done', e.chunks_done, 'chunks', e.chunks,
                           'idle_s', round(date_part('epoch', clock_timestamp() - m.moved_at)::numeric))::text AS facts

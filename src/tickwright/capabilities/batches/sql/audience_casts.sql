@@ -1,5 +1,5 @@
 -- How a value of a column becomes one of its field's declared type: dialect, field's type, column's type. NULL where it is no such value; a cast that could
--- fail stands behind a condition, inside CASE, so that one bad value costs one client and not the chunk. {c} is the column.
+-- fail is behind a condition, inside CASE, so that one bad value costs one client and not the chunk. {c} is the column.
 
 -- name: postgresql_int_integer
 -- Never fails.

@@ -454,7 +454,7 @@ class WindowMatrix(msgspec.Struct, kw_only=True):
     modules: list[ModuleWindows]
 
 
-class EntityStanding(msgspec.Struct, kw_only=True):
+class EntityState(msgspec.Struct, kw_only=True):
     """An entity and the modules that it is polled for."""
 
     code: str

@@ -147,7 +147,7 @@ WITH relay AS (
       ON CONFLICT (shard, batch_no) DO NOTHING
 ), forgotten AS (
   DELETE FROM tickwright.poll_batches WHERE shard = $1 AND batch_no <= $2 - $8::integer
-), anew AS (
+), recreated AS (
   DELETE FROM tickwright.poll_reads r
    USING relay CROSS JOIN unnest($5::integer[], $7::bigint[]) AS u (partition, last_offset)
     JOIN tickwright.poll_ends e ON e.topic = $3 AND e.partition = u.partition AND e.shard = $1 AND e.end_offset > u.last_offset + 1

@@ -28,4 +28,4 @@ function Page() {
 
 connect({ onDate: (at) => learn(at, false) });
 if (place !== null && keepsNumbers()) createRoot(place).render(<Page />);
-else place?.append("This browser would change 64-bit ids. Use Chrome 114, Firefox 135, Safari 18.4 or later.");
+else place?.append("This browser cannot represent 64-bit ids. Use Chrome 114, Firefox 135, Safari 18.4 or later.");

@@ -1,7 +1,7 @@
 /**
  * Typed calls of the REST API: `await get("/v1/jobs/{job_id}", { path: { job_id } })` is the answer, or throws a Problem.
  *
- * The paths, parameters, bodies and answers are those of the API's own document (`schema.d.ts`).
+ * The paths, parameters, bodies and answers are those of the OpenAPI document (`schema.d.ts`).
  */
 import { parse, stringify } from "./json";
 import type { components, paths } from "./schema";
@@ -33,10 +33,10 @@ interface Loose {
 }
 
 const TIMEOUT_MS = 20_000;
-const NO_ANSWER = "The server does not answer. It is asked again while this page is open.";
-const NOT_OURS = "What answers here is not the API: a proxy, or the sign-in page of a network. Reload the page.";
+const NO_ANSWER = "The server does not answer. The dashboard tries again while it is open.";
+const NOT_OURS = "This answer is not from the API; it may be from a proxy or the sign-in page of a network. Reload the dashboard.";
 
-/** What went wrong, as the API says it (RFC 9457): a stable `code`, and words that say what to do. */
+/** A problem document of the API (RFC 9457): a stable `code`, and a text that says what to do. */
 export class Problem extends Error {
   override readonly name = "Problem";
   constructor(
@@ -55,12 +55,12 @@ const state: { csrf: string | null; onSignedOut: () => void; onDate: (at: number
   onDate: () => undefined,
 };
 
-/** Tell the client what it sends along, and whom to call when the session is over or a server names its time. */
+/** Set the CSRF token that the client sends, and its callbacks: the session has ended, the server's time is known. */
 export function connect(more: Partial<typeof state>): void {
   Object.assign(state, more);
 }
 
-/** Return the address of something below the page's own place; the page may live under any prefix. */
+/** Return an address below that of the dashboard, which may be served under any prefix. */
 export function address(path: string): string {
   return new URL(path.replace(/^\//, ""), document.baseURI).href;
 }
@@ -88,13 +88,13 @@ async function call(method: string, path: string, options: Loose = {}): Promise<
     signal: options.signal === undefined ? timeout : AbortSignal.any([options.signal, timeout]),
     credentials: "same-origin",
   };
-  const response = await reach(address(filled(path, options.path) + queried(options.query)), init, options.signal);
+  const response = await send(address(filled(path, options.path) + queried(options.query)), init, options.signal);
   const text = await response.text();
-  if (!response.ok) throw refused(response, text);
-  return text === "" ? undefined : understood(response, text);
+  if (!response.ok) throw problemOf(response, text);
+  return text === "" ? undefined : parsed(response, text);
 }
 
-function understood(response: Response, text: string): unknown {
+function parsed(response: Response, text: string): unknown {
   try {
     return parse(text);
   } catch {
@@ -102,7 +102,7 @@ function understood(response: Response, text: string): unknown {
   }
 }
 
-async function reach(url: string, init: RequestInit, signal: AbortSignal | undefined): Promise<Response> {
+async function send(url: string, init: RequestInit, signal: AbortSignal | undefined): Promise<Response> {
   try {
     const response = await fetch(url, init);
     const date = Date.parse(response.headers.get("date") ?? "");
@@ -114,15 +114,15 @@ async function reach(url: string, init: RequestInit, signal: AbortSignal | undef
   }
 }
 
-/** The cookie is no key any more, or that of somebody who signed in here in another tab. */
+/** The cookie's session has ended, or another key was signed in by another tab. */
 const OTHER_KEY = "csrf_token_wrong";
 
-function refused(response: Response, text: string): Problem {
+function problemOf(response: Response, text: string): Problem {
   let body: Record<string, unknown> = {};
   try {
     body = (parse(text) ?? {}) as Record<string, unknown>;
   } catch {
-    // no problem document: something between us and the API has answered
+    // no problem document: the answer is from a proxy between the browser and the API
   }
   const code = typeof body["code"] === "string" ? body["code"] : `http_${response.status}`;
   if (response.status === 401 || code === OTHER_KEY) state.onSignedOut();
@@ -132,18 +132,18 @@ function refused(response: Response, text: string): Problem {
 }
 
 function filled(path: string, values: Record<string, unknown> = {}): string {
-  return path.replace(/\{(\w+)\}/g, (_, name: string) => step(String(values[name])));
+  return path.replace(/\{(\w+)\}/g, (_, name: string) => segment(String(values[name])));
 }
 
-/** One step of a path. Nothing and dots would lead elsewhere, half a character has no UTF-8, and a path has an end. */
-function step(text: string): string {
-  if (!/^\.{0,2}$/.test(text) && !HALF.test(text) && text.length <= STEP_MAX) return encodeURIComponent(text);
-  const why = text.length > STEP_MAX ? `it has ${text.length.toLocaleString("en-GB")} characters` : "it is dots only, or has half a character in it";
-  throw new Problem(0, "invalid_name", text === "" ? "Write a name." : `This is no name: ${why}.`);
+/** Return one segment of a path. An empty one and dots change the path, an unpaired surrogate has no UTF-8, and a path has a limit. */
+function segment(text: string): string {
+  if (!/^\.{0,2}$/.test(text) && !SURROGATE.test(text) && text.length <= SEGMENT_MAX) return encodeURIComponent(text);
+  const why = text.length > SEGMENT_MAX ? `it has ${text.length.toLocaleString("en-GB")} characters` : "it consists of dots only, or contains an unpaired surrogate";
+  throw new Problem(0, "invalid_name", text === "" ? "Enter a name." : `This name is not valid: ${why}.`);
 }
 
-const HALF = /\p{Surrogate}/u;
-const STEP_MAX = 1_000;
+const SURROGATE = /\p{Surrogate}/u;
+const SEGMENT_MAX = 1_000;
 
 function queried(values: Record<string, unknown> = {}): string {
   const query = new URLSearchParams();

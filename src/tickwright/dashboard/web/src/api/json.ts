@@ -1,9 +1,9 @@
 /**
- * JSON without loss: numbers of a browser end at 2^53, ids and the users' own numbers do not.
+ * JSON without loss: a browser's numbers are exact up to 2^53; ids and numbers of users may be greater.
  *
- * Ids are strings everywhere in the page. Any other number that a browser would change is kept as it was written
- * (`JSON.rawJSON`), so that a payload is shown, and sent back, digit by digit. Inside a field of the user's own JSON
- * (`opaque.json`, made from the API's document) nothing counts as an id.
+ * Ids are strings everywhere in the dashboard. Any other number that a browser would change is kept as it was written
+ * (`JSON.rawJSON`), so that a payload is shown, and sent back, with all its digits. In a field with JSON of users
+ * (`opaque.json`, made from the OpenAPI document) no value counts as an id.
  */
 import opaque from "./opaque.json";
 
@@ -24,12 +24,12 @@ export function keepsNumbers(): boolean {
   return typeof raw.rawJSON === "function";
 }
 
-/** Return what `text` says, with ids as strings. */
+/** Parse `text`, with ids as strings. */
 export function parse(text: string): unknown {
   return named(parseUsers(text), false);
 }
 
-/** Return the user's own JSON: nothing in it counts as an id, and every number is kept as it was written. */
+/** Parse JSON of a user: no value in it counts as an id, and every number is kept as it was written. */
 export function parseUsers(text: string): unknown {
   return raw.parse(text, (_key, value, context) => {
     const source = context?.source;
@@ -38,8 +38,8 @@ export function parseUsers(text: string): unknown {
 }
 
 /**
- * Return the number that a user typed, every digit of it; nothing for an empty field. What is no number stays as it was
- * typed, so that the API says what is wrong with it, and no form takes it for nothing.
+ * Return the number that a user typed, with all its digits; `null` for an empty field. Other text stays as it was typed,
+ * so that the API refuses it, and no form treats it as an empty field.
  */
 export function readNumber(typed: string): number | null {
   const text = typed.trim();
@@ -52,18 +52,18 @@ export function readNumber(typed: string): number | null {
   }
 }
 
-/** Return the object that a user wrote, or what is wrong with it. */
+/** Parse a JSON object that a user typed, or return the problem. */
 export function readObject(text: string): { value: Record<string, unknown> | null; problem: string | null } {
   try {
     const value = parseUsers(text);
     const isObject = typeof value === "object" && value !== null && !Array.isArray(value) && !raw.isRawJSON(value);
-    return isObject ? { value: value as Record<string, unknown>, problem: null } : { value: null, problem: "write an object: { … }" };
+    return isObject ? { value: value as Record<string, unknown>, problem: null } : { value: null, problem: "enter an object: { … }" };
   } catch (error) {
-    return { value: null, problem: `this is no JSON: ${error instanceof Error ? error.message : String(error)}` };
+    return { value: null, problem: `this is not JSON: ${error instanceof Error ? error.message : String(error)}` };
   }
 }
 
-/** The user's own JSON as a whole body: it is sent as it is. */
+/** JSON of a user as a whole body: it is sent as it is. */
 export class Users {
   constructor(readonly toJSON: () => unknown) {}
 }
@@ -80,13 +80,13 @@ function named(value: unknown, isId: boolean): unknown {
   return record;
 }
 
-/** An id becomes a string; another number outside of the user's JSON is a figure, for which a double will do. */
+/** An id becomes a string. Another number outside of users' JSON is a figure; a double is precise enough for it. */
 function asWritten(value: object, isId: boolean): unknown {
   const source = JSON.stringify(value);
   return isId ? source : Number(source);
 }
 
-/** Return `value` as a body: ids that are strings in the page are integers on the wire. */
+/** Return `value` as a body: ids are strings in the dashboard and integers on the wire. */
 export function stringify(value: unknown): string {
   return JSON.stringify(numbered(value, false));
 }
@@ -101,7 +101,7 @@ function numbered(value: unknown, isId: boolean): unknown {
   return Object.fromEntries(entries) as unknown;
 }
 
-/** Return the user's JSON as text to read, every digit as it was sent. */
+/** Return JSON of a user as indented text, with all its digits. */
 export function pretty(value: unknown): string {
   return JSON.stringify(value, null, 2) ?? "null";
 }

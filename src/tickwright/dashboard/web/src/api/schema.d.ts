@@ -3396,10 +3396,10 @@ export interface components {
             partner?: string | null;
         };
         /**
-         * EntityStanding
+         * EntityState
          * @description An entity and the modules that it is polled for.
          */
-        EntityStanding: {
+        EntityState: {
             code: string;
             is_polling_enabled: boolean;
             partner: string | null;
@@ -4439,11 +4439,11 @@ export interface components {
             next: string | null;
         };
         /**
-         * Page[EntityStanding]
+         * Page[EntityState]
          * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
-        Page_EntityStanding_: {
-            items: components["schemas"]["EntityStanding"][];
+        Page_EntityState_: {
+            items: components["schemas"]["EntityState"][];
             /** @default null */
             next: string | null;
         };
@@ -5366,7 +5366,7 @@ export interface components {
         };
         /**
          * SelectedClient
-         * @description One client who would be selected, as an action would carry it.
+         * @description One client that would be selected, as an action would carry it.
          */
         SelectedClient: {
             client_id: string;
@@ -6036,7 +6036,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6141,7 +6141,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6224,7 +6224,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6298,7 +6298,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6396,7 +6396,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6487,7 +6487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6578,7 +6578,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6673,7 +6673,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6749,7 +6749,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6825,7 +6825,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6910,7 +6910,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6995,7 +6995,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7084,7 +7084,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7169,7 +7169,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7256,7 +7256,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7343,7 +7343,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7430,7 +7430,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7517,7 +7517,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7600,7 +7600,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7676,7 +7676,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7765,7 +7765,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7848,7 +7848,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7937,7 +7937,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8022,7 +8022,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8107,7 +8107,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8196,7 +8196,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8285,7 +8285,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8363,7 +8363,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8446,7 +8446,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8520,7 +8520,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8596,7 +8596,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8684,7 +8684,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8763,7 +8763,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8847,7 +8847,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8921,7 +8921,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8996,7 +8996,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9072,7 +9072,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9146,7 +9146,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9222,7 +9222,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9305,7 +9305,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9383,7 +9383,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9468,7 +9468,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9557,7 +9557,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9640,7 +9640,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9716,7 +9716,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9805,7 +9805,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9888,7 +9888,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9977,7 +9977,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10060,7 +10060,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10138,7 +10138,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10227,7 +10227,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10312,7 +10312,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10406,7 +10406,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10493,7 +10493,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10581,7 +10581,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10666,7 +10666,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10742,7 +10742,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10818,7 +10818,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10907,7 +10907,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10998,7 +10998,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11074,7 +11074,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11163,7 +11163,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11252,7 +11252,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11340,7 +11340,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11420,7 +11420,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11505,7 +11505,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11590,7 +11590,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11673,7 +11673,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11749,7 +11749,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11838,7 +11838,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -11927,7 +11927,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12012,7 +12012,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12088,7 +12088,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12173,7 +12173,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12258,7 +12258,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12352,7 +12352,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12434,7 +12434,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12512,7 +12512,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12595,7 +12595,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12669,7 +12669,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12747,7 +12747,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12839,7 +12839,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -12915,7 +12915,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13004,7 +13004,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13087,7 +13087,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13174,7 +13174,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13250,7 +13250,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13335,7 +13335,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13423,7 +13423,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13506,7 +13506,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13582,7 +13582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13671,7 +13671,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13756,7 +13756,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13841,7 +13841,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13928,7 +13928,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -13971,7 +13971,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_EntityStanding_"];
+                    "application/json": components["schemas"]["Page_EntityState_"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -14010,7 +14010,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14087,7 +14087,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14165,7 +14165,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14252,7 +14252,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14328,7 +14328,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14417,7 +14417,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14500,7 +14500,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14591,7 +14591,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14678,7 +14678,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14763,7 +14763,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14848,7 +14848,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -14924,7 +14924,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15007,7 +15007,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15139,7 +15139,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15223,7 +15223,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15313,7 +15313,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15399,7 +15399,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15477,7 +15477,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15568,7 +15568,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15646,7 +15646,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15731,7 +15731,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15820,7 +15820,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15903,7 +15903,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -15990,7 +15990,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16077,7 +16077,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16166,7 +16166,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16255,7 +16255,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16332,7 +16332,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16411,7 +16411,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16487,7 +16487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16572,7 +16572,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16657,7 +16657,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16742,7 +16742,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16833,7 +16833,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16909,7 +16909,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -16989,7 +16989,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17066,7 +17066,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17145,7 +17145,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17221,7 +17221,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17306,7 +17306,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17391,7 +17391,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17476,7 +17476,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17567,7 +17567,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17643,7 +17643,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17724,7 +17724,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17800,7 +17800,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17876,7 +17876,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -17961,7 +17961,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18046,7 +18046,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -18131,7 +18131,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The database is away; see Retry-After */
+            /** @description The database is unavailable; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;

@@ -1,4 +1,4 @@
-/** The page: who is signed in, the shell, and the view that the URL names. */
+/** The dashboard: the session, the shell, and the view that the URL names. */
 import { Suspense } from "react";
 import { Redirect, Route, Router, Switch } from "wouter";
 import { EmptyState } from "../parts/EmptyState";
@@ -28,7 +28,7 @@ export function App() {
                 <Redirect to={VIEWS[0]?.path ?? "/jobs"} replace />
               </Route>
               <Route>
-                <EmptyState title="There is nothing at this address">Choose a view on the left, or press ? for the keys.</EmptyState>
+                <EmptyState title="There is nothing at this address">Choose a view on the left, or press ? for the keyboard shortcuts.</EmptyState>
               </Route>
             </Switch>
           </Shell>
@@ -41,7 +41,7 @@ export function App() {
 function Place({ view }: { view: View }) {
   const allowed = useMay(view.role ?? "viewer");
   if (!allowed) {
-    return <EmptyState title={`${view.title} need the role ${view.role}`}>Sign in with another key to see them.</EmptyState>;
+    return <EmptyState title={`${view.title}: the role ${view.role} is required`}>Sign in with a key that has this role.</EmptyState>;
   }
   return (
     <Boundary key={view.path}>

@@ -1,4 +1,4 @@
-/** Says that what is shown is old, since when and why; the only part of the page that speaks up by itself. */
+/** Shows that the figures are stale, since when and why; screen readers announce it. */
 import { instantText } from "../parts/Instant";
 import classes from "./app.module.css";
 import { useFreshness } from "./live";
@@ -12,7 +12,7 @@ export function Banner() {
     <div aria-live="polite" style={{ flex: "none" }}>
       {isStale && (
         <div className={classes.banner} data-testid="stale">
-          Stale since {instantText(staleSince, shown)}. {why ?? "No snapshot came; it is asked for again."} {code !== null && <code>{code}</code>}
+          Stale since {instantText(staleSince, shown)}. {why ?? "No snapshot was received; the dashboard tries again."} {code !== null && <code>{code}</code>}
         </div>
       )}
     </div>

@@ -1,4 +1,4 @@
-/** A view that breaks says so in its place; the rest of the page goes on. */
+/** A view that fails shows its error in its place; the rest of the dashboard keeps working. */
 import { Component, type ReactNode } from "react";
 import { ErrorBox } from "../parts/ErrorBox";
 

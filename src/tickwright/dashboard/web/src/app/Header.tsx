@@ -1,4 +1,4 @@
-/** The header: where one is, what one looks for, how fresh it is, how it is shown, and who one is. */
+/** The header: the search, whether the figures are current, display settings, and the signed-in key. */
 import { ActionIcon, Burger, Menu, SegmentedControl, Text, Tooltip, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -30,40 +30,40 @@ export function Header({ menu, onMenu, onHelp }: Props) {
       <Search />
       <div className={classes.right}>
         <LiveBadge />
-        <Hold />
+        <UpdateSwitch />
         <ZoneSwitch />
         <SchemeSwitch />
-        <Tooltip label="Keys (?)">
-          <ActionIcon onClick={onHelp} aria-label="Keys" visibleFrom="sm">
+        <Tooltip label="Keyboard shortcuts (?)">
+          <ActionIcon onClick={onHelp} aria-label="Keyboard shortcuts" visibleFrom="sm">
             <Glyph name="keys" />
           </ActionIcon>
         </Tooltip>
-        <Person />
+        <SessionMenu />
       </div>
     </div>
   );
 }
 
-const WORDS = { starting: "Connecting", stream: "Live", polling: "Polling", held: "Held", away: "No answer" };
+const LABELS = { starting: "Connecting", stream: "Live", polling: "Polling", held: "Updates stopped", unavailable: "No answer" };
 
 function LiveBadge() {
   const { source, staleSince } = useFreshness();
   const shown = zone.use();
   const isStale = staleSince !== null && source !== "held";
   return (
-    <Tooltip label={isStale ? `Stale since ${instantText(staleSince, shown)}` : WORDS[source]}>
+    <Tooltip label={isStale ? `Stale since ${instantText(staleSince, shown)}` : LABELS[source]}>
       <span className={classes.live} data-state={isStale ? "stale" : source} data-testid="live">
         <Text span size="xs" visibleFrom="sm">
-          {isStale ? "Stale" : WORDS[source]}
+          {isStale ? "Stale" : LABELS[source]}
         </Text>
       </span>
     </Tooltip>
   );
 }
 
-function Hold() {
+function UpdateSwitch() {
   const held = updating.use() === "held";
-  const label = held ? "Update again" : "Hold still";
+  const label = held ? "Resume updates" : "Stop updates";
   return (
     <Tooltip label={label}>
       <ActionIcon onClick={() => updating.set(held ? "live" : "held")} aria-label={label} aria-pressed={held} visibleFrom="sm">
@@ -94,15 +94,15 @@ function SchemeSwitch() {
   const scheme = useComputedColorScheme("light");
   const other = scheme === "dark" ? "light" : "dark";
   return (
-    <Tooltip label={`To the ${other} scheme`}>
-      <ActionIcon onClick={() => setColorScheme(other)} aria-label={`To the ${other} scheme`}>
+    <Tooltip label={`Switch to the ${other} scheme`}>
+      <ActionIcon onClick={() => setColorScheme(other)} aria-label={`Switch to the ${other} scheme`}>
         <Glyph name={scheme === "dark" ? "sun" : "moon"} />
       </ActionIcon>
     </Tooltip>
   );
 }
 
-function Person() {
+function SessionMenu() {
   const session = useSession();
   const queries = useQueryClient();
   const held = updating.use() === "held";
@@ -126,7 +126,7 @@ function Person() {
           {shown === "utc" ? "Show local time" : "Show UTC"}
         </Menu.Item>
         <Menu.Item hiddenFrom="sm" onClick={() => updating.set(held ? "live" : "held")}>
-          {held ? "Update again" : "Hold still"}
+          {held ? "Resume updates" : "Stop updates"}
         </Menu.Item>
         {session.csrf !== null && <Menu.Item onClick={() => void signOut()}>Sign out</Menu.Item>}
         <Menu.Label>Tickwright {session.version}</Menu.Label>

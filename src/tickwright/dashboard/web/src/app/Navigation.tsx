@@ -1,4 +1,4 @@
-/** The views by group, each with the figure that says whether to look there. */
+/** The views by group; alerts and dead letters with their number. */
 import { Link, useLocation } from "wouter";
 import { count } from "../parts/Figure";
 import classes from "./app.module.css";

@@ -1,4 +1,4 @@
-/** The header's search: what is typed is offered to every view that can look for it, and to the names of the views. */
+/** The header's search: offers the addresses that the views find for the text, and views by their title. */
 import { Autocomplete } from "@mantine/core";
 import { useState } from "react";
 import { useLocation } from "wouter";

@@ -1,4 +1,4 @@
-/** What stands around every view: the header, the navigation, the banner that says that figures are old. */
+/** The frame around every view: the header, the navigation, and the banner for stale figures. */
 import { AppShell } from "@mantine/core";
 import { useCallback, useEffect, useState, type MouseEvent, type ReactNode } from "react";
 import { useLocation } from "wouter";
@@ -38,10 +38,10 @@ export function Shell({ children }: { children: ReactNode }) {
   );
 }
 
-/** The first stop of Tab: past the header and two dozen views to what the view shows. */
+/** The first element that Tab reaches: it skips the header and the navigation. */
 function SkipLink() {
   const skip = (event: MouseEvent) => {
-    event.preventDefault(); // the address is the view's
+    event.preventDefault(); // the address stays that of the view
     document.getElementById(CONTENT)?.focus();
   };
   return (

@@ -1,4 +1,4 @@
-/** Sign-in with an API key. The key goes to the server once and comes back as a cookie that no script can read. */
+/** Sign-in with an API key. The key is sent to the server once; the session is a cookie that no script can read. */
 import { Button, Paper, PasswordInput, Stack, Text, Title } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
@@ -48,7 +48,7 @@ export function SignIn() {
             Sign in
           </Button>
           <Text size="xs" c="dimmed">
-            A key is made with <code>tickwright keys create NAME --role viewer</code>; <code>tickwright up</code> prints one.
+            Create a key with <code>tickwright keys create NAME --role viewer</code>; <code>tickwright up</code> prints one.
           </Text>
         </Stack>
       </Paper>

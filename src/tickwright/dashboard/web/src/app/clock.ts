@@ -1,14 +1,14 @@
-/** The server's time: instants are the database's, so ages are counted on its clock and not on the viewer's. */
+/** The server's time. Instants are from the database's clock, so ages are computed with it and not with the browser's clock. */
 import { useSyncExternalStore } from "react";
 
 let offsetMs = 0;
-let offsetIsSharp = false;
+let offsetIsPrecise = false;
 
-/** Learn the server's time; an answer's `Date` has whole seconds, a snapshot is sharper. */
-export function learn(serverMs: number, sharp: boolean): void {
-  if (offsetIsSharp && !sharp) return;
+/** Set the server's time. The `Date` of an answer has whole seconds; a snapshot is more precise. */
+export function learn(serverMs: number, isPrecise: boolean): void {
+  if (offsetIsPrecise && !isPrecise) return;
   offsetMs = serverMs - Date.now();
-  offsetIsSharp = sharp;
+  offsetIsPrecise = isPrecise;
 }
 
 /** Return the server's time in milliseconds. */
@@ -24,7 +24,7 @@ function subscribe(listener: () => void): () => void {
   listeners.add(listener);
   timer ??= setInterval(() => {
     second = Math.floor(now() / 1000);
-    if (!document.hidden) listeners.forEach((tell) => tell());
+    if (!document.hidden) listeners.forEach((notify) => notify());
   }, 1000);
   return () => {
     listeners.delete(listener);
@@ -35,7 +35,7 @@ function subscribe(listener: () => void): () => void {
   };
 }
 
-/** Return the server's time in whole seconds; what uses it is drawn again each second. */
+/** Return the server's time in whole seconds; a component that uses it is rendered again each second. */
 export function useSecond(): number {
   return useSyncExternalStore(subscribe, () => second);
 }

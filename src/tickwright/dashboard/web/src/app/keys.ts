@@ -1,4 +1,4 @@
-/** Keys of the page: `/` the first filter, `g` and a letter a view, `?` the list of them. Never while somebody types. */
+/** Keyboard shortcuts: `/` goes to the first filter, `g` and a letter to a view, `?` lists them. Inactive while a field has the focus. */
 import { useEffect } from "react";
 import { useLocation } from "wouter";
 import { VIEWS } from "./registry";

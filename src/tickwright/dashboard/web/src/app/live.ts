@@ -1,9 +1,8 @@
 /**
- * The overview, live: one stream for the whole page, closed while nobody sees it.
+ * The live overview: one stream for the whole dashboard, closed while the tab is hidden.
  *
- * Where the stream does not come through (a proxy that buffers, too many streams), the snapshot is asked for instead,
- * and the stream is tried again now and then. What is shown is stale when the last snapshot is older than five
- * seconds or says itself that it is.
+ * If the stream fails (a proxy that buffers, too many streams), the snapshot is polled instead, and the stream is
+ * opened again later. The figures are stale if the last snapshot is older than five seconds or is marked stale itself.
  */
 import { useEffect, useSyncExternalStore } from "react";
 import { address, get, Problem, type Schemas } from "../api/client";
@@ -14,12 +13,12 @@ import { queries } from "./queries";
 import { extended, type Series } from "./series";
 
 export type Overview = Schemas["OverviewView"];
-export type Source = "starting" | "stream" | "polling" | "held" | "away";
+export type Source = "starting" | "stream" | "polling" | "held" | "unavailable";
 interface Live {
   overview: Overview | null;
   series: Series | null;
-  /** The server's time of the last snapshot that came, in milliseconds. */
-  heardAt: number;
+  /** The server's time when the last snapshot was received, in milliseconds. */
+  receivedAt: number;
   source: Source;
   problem: Problem | null;
 }
@@ -27,10 +26,10 @@ interface Live {
 const STALE_MS = 5_000;
 const POLL_MS = 3_000;
 const RETRY_STREAM_MS = 20_000;
-let live: Live = { overview: null, series: null, heardAt: now(), source: "starting", problem: null };
+let live: Live = { overview: null, series: null, receivedAt: now(), source: "starting", problem: null };
 const listeners = new Set<() => void>();
 
-function tell(more: Partial<Live>): void {
+function update(more: Partial<Live>): void {
   live = { ...live, ...more };
   listeners.forEach((listener) => listener());
 }
@@ -40,7 +39,7 @@ function subscribe(listener: () => void): () => void {
   return () => listeners.delete(listener);
 }
 
-/** Return what `select` picks of the overview, `null` before the first snapshot; drawn again when that changes. */
+/** Return what `select` takes from the overview, `null` before the first snapshot; the component renders again when that changes. */
 export function useOverview<T>(select: (overview: Overview) => T): T | null {
   return useSyncExternalStore(subscribe, () => (live.overview === null ? null : select(live.overview)));
 }
@@ -54,69 +53,69 @@ export interface Freshness {
   source: Source;
   staleSince: number | null;
   why: string | null;
-  /** Of the problem, where there is one. */
+  /** The code of the problem, if there is one. */
   code: string | null;
 }
 
-/** Return how the overview comes, since when it is stale, and why. */
+/** Return where the overview comes from, since when it is stale, and why. */
 export function useFreshness(): Freshness {
   useSecond();
-  const { overview, heardAt, source, problem } = useSyncExternalStore(subscribe, () => live);
-  const said = overview?.stale_since == null ? null : Date.parse(overview.stale_since);
-  const staleSince = said ?? (now() - heardAt > STALE_MS ? heardAt : null);
+  const { overview, receivedAt, source, problem } = useSyncExternalStore(subscribe, () => live);
+  const markedStale = overview?.stale_since == null ? null : Date.parse(overview.stale_since);
+  const staleSince = markedStale ?? (now() - receivedAt > STALE_MS ? receivedAt : null);
   return { source, staleSince, why: problem?.message ?? overview?.stale_why ?? null, code: problem?.code ?? null };
 }
 
-/** Take a snapshot; one that cannot be taken leaves the page as it was, and throws. */
-function heard(overview: Overview, source: Source): void {
+/** Show a snapshot. One that cannot be read changes nothing, and this throws. */
+function accept(overview: Overview, source: Source): void {
   const at = Date.parse(overview.at);
-  if (Number.isNaN(at)) throw new TypeError("it does not say of when it is");
+  if (Number.isNaN(at)) throw new TypeError("it has no time");
   const isNew = live.overview?.at !== overview.at;
   const series = overview.series ?? (isNew ? extended(live.series, overview) : live.series);
-  hint(live.overview, overview);
+  refetchChanged(live.overview, overview);
   learn(at, true);
-  tell({ overview, series, heardAt: now(), source, problem: null });
+  update({ overview, series, receivedAt: now(), source, problem: null });
 }
 
-/** Say why no snapshot came, or that the one that came is none; the page goes on with what it has. */
-function missed(error: unknown): Problem {
+/** Return the problem to show: no snapshot was received, or it cannot be read. The last figures stay. */
+function problemOf(error: unknown): Problem {
   if (error instanceof Problem) return error;
   const detail = error instanceof Error ? error.message : String(error);
-  return new Problem(0, "snapshot_broken", `The snapshot that came cannot be read: ${detail}. Another one is asked for; if it stays so, reload the page.`);
+  return new Problem(0, "snapshot_broken", `The snapshot cannot be read: ${detail}. The dashboard requests another one; if this persists, reload it.`);
 }
 
-/** Lists that the snapshot says have changed are asked for again, if somebody looks at them. */
-function hint(before: Overview | null, after: Overview): void {
+/** Fetch the lists again that the snapshot marks as changed, if a view shows them. */
+function refetchChanged(before: Overview | null, after: Overview): void {
   if (before === null) return;
   for (const [name, mark] of Object.entries(after.changes)) {
     if (before.changes[name] !== mark) void queries.invalidateQueries({ queryKey: [name], refetchType: "active" });
   }
 }
 
-/** Keep the overview coming while this is mounted; draws nothing. */
+/** Keep the overview current while this is mounted; renders nothing. */
 export function LiveOverview(): null {
   const held = updating.use() === "held";
-  useEffect(() => (held ? hold() : follow()), [held]);
+  useEffect(() => (held ? stopUpdates() : follow()), [held]);
   return null;
 }
 
-function hold(): () => void {
-  tell({ source: "held" });
+function stopUpdates(): () => void {
+  update({ source: "held" });
   return () => undefined;
 }
 
 function follow(): () => void {
   let stream: EventSource | null = null;
   let polling: ReturnType<typeof setInterval> | undefined;
-  let again: ReturnType<typeof setTimeout> | undefined;
-  let isOver = false;
+  let retry: ReturnType<typeof setTimeout> | undefined;
+  let isStopped = false;
 
   async function poll(): Promise<void> {
     try {
       const overview = await get("/v1/overview");
-      if (stream?.readyState !== EventSource.OPEN) heard(overview, "polling");
+      if (stream?.readyState !== EventSource.OPEN) accept(overview, "polling");
     } catch (error) {
-      tell({ source: "away", problem: missed(error) });
+      update({ source: "unavailable", problem: problemOf(error) });
     }
   }
   function startPolling(): void {
@@ -129,8 +128,8 @@ function follow(): () => void {
     polling = undefined;
   }
   async function start(): Promise<void> {
-    await poll(); // the figures of the last minutes come with the snapshot, not with the stream
-    if (!isOver && !document.hidden) open();
+    await poll(); // the snapshot has the figures of the last minutes, the stream does not
+    if (!isStopped && !document.hidden) open();
   }
   function open(): void {
     close();
@@ -139,28 +138,28 @@ function follow(): () => void {
     opened.addEventListener("overview", (event: MessageEvent<string>) => {
       stopPolling();
       try {
-        heard(parse(event.data) as Overview, "stream");
+        accept(parse(event.data) as Overview, "stream");
       } catch (error) {
-        tell({ problem: missed(error) });
+        update({ problem: problemOf(error) });
       }
     });
     opened.addEventListener("error", () => {
       startPolling();
-      if (opened.readyState === EventSource.CLOSED) again = setTimeout(open, RETRY_STREAM_MS);
+      if (opened.readyState === EventSource.CLOSED) retry = setTimeout(open, RETRY_STREAM_MS);
     });
   }
   function close(): void {
-    clearTimeout(again);
+    clearTimeout(retry);
     stopPolling();
     stream?.close();
     stream = null;
   }
-  const seen = () => (document.hidden ? close() : void start());
-  document.addEventListener("visibilitychange", seen);
-  seen();
+  const onVisibility = () => (document.hidden ? close() : void start());
+  document.addEventListener("visibilitychange", onVisibility);
+  onVisibility();
   return () => {
-    isOver = true;
-    document.removeEventListener("visibilitychange", seen);
+    isStopped = true;
+    document.removeEventListener("visibilitychange", onVisibility);
     close();
   };
 }

@@ -1,7 +1,7 @@
-/** The preferences of the page. */
+/** The preferences of the dashboard. */
 import { stored } from "./stored";
 
-/** Whether instants are shown in the viewer's time or in UTC. */
+/** Whether instants are shown in local time or in UTC. */
 export const zone = stored("zone", ["local", "utc"]);
-/** Whether the page updates by itself; off while somebody reads a list that moves. */
+/** Whether the dashboard updates by itself; `held`: updates are stopped, so that a list does not move. */
 export const updating = stored("updating", ["live", "held"]);

@@ -1,7 +1,7 @@
 /**
- * The views. Each folder in `views/` has a `view.ts` that says its place; nothing else names it.
+ * The views. Each folder in `views/` has a `view.ts` that registers it; nothing else names it.
  *
- * `view.ts` is in the first file that a browser loads, so it imports its component lazily.
+ * `view.ts` is in the first script that a browser loads, so it imports its component lazily.
  */
 import { lazy, type ComponentType, type LazyExoticComponent } from "react";
 
@@ -9,18 +9,18 @@ export type Group = "" | "Jobs" | "Polling" | "Fan-out" | "Reports" | "Campaigns
 export const GROUPS: readonly Group[] = ["", "Jobs", "Polling", "Fan-out", "Reports", "Campaigns", "Operation"];
 
 export interface ViewInfo {
-  /** Below the page's address, such as `/jobs`; parameters as `/accounts/:id`. */
+  /** Below the dashboard's address, such as `/jobs`; parameters as `/accounts/:id`. */
   path: string;
   title: string;
   group: Group;
-  /** Place within the group; without it the view has no entry in the navigation (a detail page). */
+  /** Position within the group; without it the view has no entry in the navigation (a detail view). */
   order?: number;
-  /** `g` and this letter go there. */
+  /** The view opens with `g` and this letter. */
   key?: string;
-  /** Who may see it; everybody who is signed in when left out. */
+  /** The role that may see it; every role if left out. */
   role?: "operator" | "admin";
   load: () => Promise<{ default: ComponentType }>;
-  /** Where to look for `text` that somebody typed in the header. */
+  /** Addresses to offer for `text` in the header's search. */
   find?: (text: string) => { label: string; to: string }[];
 }
 

@@ -1,4 +1,4 @@
-/** The main figures of the last fifteen minutes: the server's, when the page opens; from then on what the stream brings. */
+/** The main figures of the last fifteen minutes: from the server when the dashboard opens, then from the stream. */
 import type { Schemas } from "../api/client";
 
 export type Series = Schemas["OverviewSeries"];

@@ -1,4 +1,4 @@
-/** What a viewer prefers, kept in this browser; a browser that keeps nothing forgets it with the page. */
+/** Preferences, stored in this browser; without storage they last until the page is left. */
 import { useSyncExternalStore } from "react";
 
 export interface Stored<T extends string> {
@@ -22,7 +22,7 @@ export function stored<T extends string>(name: string, values: readonly [T, ...T
     set: (next) => {
       value = next;
       write(key, next);
-      listeners.forEach((tell) => tell());
+      listeners.forEach((notify) => notify());
     },
     use: () => useSyncExternalStore(subscribe, get),
   };
@@ -40,6 +40,6 @@ function write(key: string, value: string): void {
   try {
     localStorage.setItem(key, value);
   } catch {
-    // it holds until the page is left
+    // the preference lasts until the page is left
   }
 }

@@ -1,4 +1,4 @@
-/** How Mantine looks here: small, dense, system fonts, one accent. */
+/** The theme of Mantine: small, dense, system fonts, one accent colour. */
 import { createTheme, type MantineColorsTuple } from "@mantine/core";
 
 const accent: MantineColorsTuple = [
@@ -15,7 +15,7 @@ export const theme = createTheme({
   fontSizes: { xs: "12px", sm: "13px", md: "14px", lg: "16px", xl: "19px" },
   headings: { fontWeight: "600", sizes: { h1: { fontSize: "20px" }, h2: { fontSize: "16px" }, h3: { fontSize: "14px" } } },
   focusRing: "auto",
-  // nothing is locked behind a dialogue: the page itself never scrolls, and the lock would write a style without the nonce
+  // no scroll lock behind a dialogue: the page itself never scrolls, and the lock would write a style without the nonce
   components: {
     Button: { defaultProps: { size: "xs" } },
     TextInput: { defaultProps: { size: "xs" } },

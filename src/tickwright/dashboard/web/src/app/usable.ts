@@ -1,4 +1,4 @@
-/** Marks when the first view can be used, for whoever measures it: `performance.getEntriesByName("usable")`. */
+/** Marks when the first view can be used, for benchmarks: `performance.getEntriesByName("usable")`. */
 let isMarked = false;
 
 export function markUsable(): void {

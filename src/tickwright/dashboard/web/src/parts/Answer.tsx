@@ -1,23 +1,23 @@
-/** What a question was answered, while it is asked again and again: what came last stays, a problem stands above it. */
+/** The data of a query that is fetched repeatedly: if a request fails, the last data stays, with the problem above it. */
 import type { ReactNode } from "react";
 import { ErrorBox } from "./ErrorBox";
 import { Waiting } from "./Waiting";
 
 interface Props<T> {
   of: { data: T | undefined; error: unknown; refetch: () => unknown };
-  /** Makes the place that waits as high as what comes. */
+  /** The height of the placeholder while the data loads. */
   lines?: number;
-  /** Where nothing came so far, the problem stands in the middle of the view. */
+  /** Without data, show the problem in the middle of the view. */
   alone?: boolean;
   children: (data: T) => ReactNode;
 }
 
 export function Answer<T>({ of: found, lines = 6, alone = false, children }: Props<T>) {
-  const again = () => void found.refetch();
-  if (found.data === undefined) return found.error ? <ErrorBox error={found.error} onRetry={again} alone={alone} /> : <Waiting lines={lines} />;
+  const retry = () => void found.refetch();
+  if (found.data === undefined) return found.error ? <ErrorBox error={found.error} onRetry={retry} alone={alone} /> : <Waiting lines={lines} />;
   return (
     <>
-      {found.error != null && <ErrorBox error={found.error} onRetry={again} kept />}
+      {found.error != null && <ErrorBox error={found.error} onRetry={retry} kept />}
       {children(found.data)}
     </>
   );

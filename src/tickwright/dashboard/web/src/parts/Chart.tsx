@@ -1,4 +1,4 @@
-/** Lines over time (uPlot). The legend says the figures under the pointer, or the last ones. Import it lazily. */
+/** Lines over time (uPlot). The legend shows the figures under the pointer, or the last ones. Import it lazily. */
 import { useElementSize } from "@mantine/hooks";
 import { useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
@@ -9,22 +9,22 @@ import classes from "./parts.module.css";
 
 export interface Line {
   name: string;
-  /** One of the page's tones, or a CSS colour. */
+  /** One of the dashboard's tones, or a CSS colour. */
   color: string;
   values: readonly (number | null)[];
-  /** Filled down to zero. */
+  /** Fill the area below the line. */
   fill?: boolean;
 }
 
 interface Props {
-  /** Says what is drawn to who cannot see it. */
+  /** Describes the chart for screen readers. */
   label: string;
   /** Instants in seconds since 1970, ascending. */
   at: readonly number[];
   lines: readonly Line[];
   format: (value: number) => string;
   height?: number;
-  /** The figures are counts: no tick between two of them. */
+  /** The figures are counts: ticks are whole numbers. */
   whole?: boolean;
 }
 
@@ -43,7 +43,7 @@ export function Chart({ label, at, lines, format, height = 150, whole = false }:
     const made = new uPlot(options({ lines, format, width, height, whole, utc: shown === "utc", setPointed }), data, host.current);
     plot.current = made;
     return () => made.destroy();
-    // what is drawn anew is the shape of the chart; the figures are set below
+    // only a change of these makes a new chart; the figures are set below
   }, [width, height, shape, scheme, shown]);
   useEffect(() => plot.current?.setData(data), [data]);
 

@@ -1,5 +1,5 @@
 /**
- * An action asks first, and says how many things it changes:
+ * An action asks for confirmation, and says how many things it changes:
  * `if (await confirm({ title: "Cancel 12 jobs?", text: "…", does: "Cancel 12 jobs", danger: true })) …`
  */
 import { Button, Group, Modal, Stack, Text } from "@mantine/core";
@@ -8,7 +8,7 @@ import { createContext, use, useCallback, useState, type ReactNode } from "react
 export interface Question {
   title: string;
   text: ReactNode;
-  /** What the button says: the action with its number. */
+  /** The text of the button: the action with its number. */
   does: string;
   danger?: boolean;
 }
@@ -16,7 +16,7 @@ type Ask = (question: Question) => Promise<boolean>;
 
 const Asking = createContext<Ask>(() => Promise.resolve(false));
 
-/** Return the function that asks; the answer is whether the viewer said yes. */
+/** Return the function that asks; it resolves to whether the user confirmed. */
 export function useConfirm(): Ask {
   return use(Asking);
 }
@@ -42,7 +42,7 @@ export function ConfirmProvider({ children }: { children: ReactNode }) {
           </Text>
           <Group justify="flex-end">
             <Button variant="default" onClick={() => end(false)} data-autofocus>
-              Leave it
+              Go back
             </Button>
             <Button data-confirm color={open?.danger ? "red.9" : "accent"} onClick={() => end(true)}>
               {open?.does}

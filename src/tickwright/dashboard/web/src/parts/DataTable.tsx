@@ -1,7 +1,7 @@
 /**
- * A table of any length: only the rows that are seen are drawn, and it stays a table, with headers.
+ * A table of any length: only visible rows are rendered, and it is still an HTML table, with headers.
  *
- * Arrows move between rows, Enter opens one, Space chooses it. It fills the height that its view leaves.
+ * Arrows move between rows, Enter opens one, Space chooses it. It fills the height that is left in its view.
  */
 import { Checkbox } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
@@ -20,25 +20,25 @@ export interface Column<T> {
   /** A CSS width; one column without a width takes what is left. */
   width?: number | string;
   align?: "right";
-  /** Keeps its width on a phone too, where columns share what there is: for buttons and instants, which are nothing when cut. */
+  /** Keeps its width on a phone, where other columns share the width: for buttons and instants, which must not be cut. */
   keep?: boolean;
-  /** Left out where the page is narrower than a phone held sideways (`sm`) or a small laptop (`md`). */
+  /** Hidden in windows narrower than 48em (`sm`) or 75em (`md`). */
   hide?: "sm" | "md";
 }
 
 interface Props<T> {
-  /** Says to who cannot see it what the table lists. */
+  /** Describes the table for screen readers. */
   label: string;
   columns: readonly Column<T>[];
   pages: Pick<Pages<T>, "rows" | "error"> & Partial<Pages<T>>;
   rowKey: (row: T) => string;
-  /** What a row is called in the label of its checkbox. */
+  /** The name of a row in the label of its checkbox. */
   rowName?: (row: T) => string;
   onOpen?: (row: T) => void;
   openKey?: string | null;
   selection?: Selection;
   empty: ReactNode;
-  /** Grows with its rows instead of filling its place; for short lists within a view. */
+  /** Grows with its rows instead of filling the height; for short lists within a view. */
   grows?: boolean;
 }
 
@@ -56,8 +56,8 @@ export function DataTable<T>(props: Props<T>) {
     estimateSize: () => ROW_PX,
     overscan: AHEAD,
   });
-  const seen = virtual.getVirtualItems();
-  const last = seen.at(-1)?.index ?? 0;
+  const visible = virtual.getVirtualItems();
+  const last = visible.at(-1)?.index ?? 0;
   const { hasMore = false, busy = false, onScroll = true, more, error } = pages;
   useEffect(() => {
     if (hasMore && onScroll && !busy && error == null && rows !== undefined && last >= rows.length - AHEAD) more?.();
@@ -94,8 +94,8 @@ export function DataTable<T>(props: Props<T>) {
 
   const problem = error == null ? null : <ErrorBox error={error} {...(pages.again ? { onRetry: pages.again } : {})} alone={rows === undefined} kept={rows !== undefined} />;
   if (rows === undefined && problem !== null) return problem;
-  const above = seen[0]?.start ?? 0;
-  const below = virtual.getTotalSize() - (seen.at(-1)?.end ?? 0);
+  const above = visible[0]?.start ?? 0;
+  const below = virtual.getTotalSize() - (visible.at(-1)?.end ?? 0);
   return (
     <>
       {problem}
@@ -117,7 +117,7 @@ export function DataTable<T>(props: Props<T>) {
             <tbody>
               {rows === undefined && <SkeletonRows columns={columns} lead={selection !== undefined} />}
               {above > 0 && <Gap height={above} />}
-              {seen.map((item) => {
+              {visible.map((item) => {
                 const row = rows?.[item.index];
                 return row === undefined ? null : (
                   <Row key={rowKey(row)} {...props} row={row} index={item.index} focusable={item.index === active} onFocus={setActive} />
@@ -132,7 +132,7 @@ export function DataTable<T>(props: Props<T>) {
   );
 }
 
-/** Rows that are not drawn. One cell: one that spans columns would bring back those that a narrow screen leaves out. */
+/** Rows that are not rendered. One cell without a span: a span would show columns that a narrow window hides. */
 function Gap({ height }: { height: number }) {
   return (
     <tr aria-hidden="true">

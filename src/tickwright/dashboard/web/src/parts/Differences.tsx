@@ -1,4 +1,4 @@
-/** What differs between two documents, word by word, in a table. */
+/** The differences between two documents, field by field, in a table. */
 import { differencesOf, SHOWN_MAX } from "./differences";
 import classes from "./differences.module.css";
 
@@ -6,7 +6,7 @@ interface Props {
   label: string;
   before: { title: string; value: unknown };
   after: { title: string; value: unknown };
-  /** Where nothing differs. */
+  /** The text if nothing differs. */
   none: string;
 }
 
@@ -18,7 +18,7 @@ export function Differences({ label, before, after, none }: Props) {
       <table className={classes.table} aria-label={label}>
         <thead>
           <tr>
-            <th scope="col">Word</th>
+            <th scope="col">Field</th>
             <th scope="col">{before.title}</th>
             <th scope="col">{after.title}</th>
           </tr>
@@ -33,7 +33,7 @@ export function Differences({ label, before, after, none }: Props) {
           ))}
         </tbody>
       </table>
-      {all.length >= SHOWN_MAX && <p className={classes.quiet}>These are the first {SHOWN_MAX}; the whole documents have more.</p>}
+      {all.length >= SHOWN_MAX && <p className={classes.quiet}>Only the first {SHOWN_MAX} differences are shown.</p>}
     </div>
   );
 }

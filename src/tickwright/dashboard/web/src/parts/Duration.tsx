@@ -1,4 +1,4 @@
-/** A length of time as people say it, two units at most. */
+/** A length of time in at most two units. */
 import classes from "./parts.module.css";
 
 const UNITS: readonly (readonly [string, number])[] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];

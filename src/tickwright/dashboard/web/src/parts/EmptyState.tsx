@@ -1,4 +1,4 @@
-/** Nothing is here, why that is so, and what to do about it. */
+/** The text of an empty list: why it is empty, and what to do. */
 import { Stack, Text, Title } from "@mantine/core";
 import type { ReactNode } from "react";
 

@@ -1,4 +1,4 @@
-/** What went wrong, with the code that the API gives it, and what to do. */
+/** An error with the API's code, and what to do. */
 import { Alert, Button, Code, Group, Text } from "@mantine/core";
 import { Problem } from "../api/client";
 import classes from "./parts.module.css";
@@ -15,21 +15,21 @@ const TITLES: Record<string, string> = {
 interface Props {
   error: unknown;
   onRetry?: () => void;
-  /** Stands in the middle of the view, where nothing else is. */
+  /** Shown in the middle of a view that has nothing else to show. */
   alone?: boolean;
-  /** Below it is what came before: old, and still more than nothing. */
+  /** Older data stays below it. */
   kept?: boolean;
 }
 
 export function ErrorBox({ error, onRetry, alone = false, kept = false }: Props) {
   const problem = error instanceof Problem ? error : null;
-  const title = TITLES[problem?.code ?? ""] ?? (problem === null ? "This view is broken" : "That did not work");
+  const title = TITLES[problem?.code ?? ""] ?? (problem === null ? "This view is broken" : "Request failed");
   const detail = problem?.message ?? (error instanceof Error ? error.message : String(error));
   return (
     <Alert color="red" variant="light" title={title} role="alert" className={alone ? classes.alone : undefined}>
       <Text size="sm">{detail}</Text>
-      {kept && <Text size="sm">What is below came before that, and is not renewed.</Text>}
-      {problem === null && <Text size="sm">Reload: this page may be of another release than the API.</Text>}
+      {kept && <Text size="sm">The data below is from before this error and is not updated.</Text>}
+      {problem === null && <Text size="sm">Reload the dashboard: its release may differ from that of the API.</Text>}
       <Group mt="xs" gap="sm">
         {problem !== null && <Code>{problem.code}</Code>}
         {onRetry !== undefined && (

@@ -1,4 +1,4 @@
-/** Why a thing is where it is, as the API explains it. */
+/** The API's explanation of a state. */
 import { Code, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import type { Schemas } from "../api/client";
@@ -6,31 +6,31 @@ import { Answer } from "./Answer";
 import { Instant } from "./Instant";
 import classes from "./parts.module.css";
 
-type Told = Pick<Schemas["Explanation"], "summary" | "reasons">;
+type Explained = Pick<Schemas["Explanation"], "summary" | "reasons">;
 
 interface Props {
-  /** First the name of the list that it belongs to, so that it is asked again with the list. */
+  /** Begins with the name of the list, so that it is fetched again with the list. */
   queryKey: readonly unknown[];
-  load: (signal: AbortSignal) => Promise<Told>;
+  load: (signal: AbortSignal) => Promise<Explained>;
 }
 
 export function Explain({ queryKey, load }: Props) {
   const found = useQuery({ queryKey, queryFn: ({ signal }) => load(signal) });
   return (
     <Answer of={found} lines={3}>
-      {(told) => <Reasons told={told} />}
+      {(explained) => <Reasons of={explained} />}
     </Answer>
   );
 }
 
 const INSTANT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)/;
 
-/** A sentence of the API, whose instants are in UTC, with them as all others on the page: in the reader's zone. */
+/** A sentence of the API: its instants, which are in UTC, are shown in the chosen time zone. */
 function Sentence({ text }: { text: string }) {
   return text.split(INSTANT).map((part, index) => (index % 2 === 1 ? <Instant key={index} at={part} /> : part));
 }
 
-function Reasons({ told: { summary, reasons } }: { told: Told }) {
+function Reasons({ of: { summary, reasons } }: { of: Explained }) {
   const first = reasons[0]?.text === summary ? reasons[0] : undefined;
   const rest = first === undefined ? reasons : reasons.slice(1);
   return (

@@ -1,4 +1,4 @@
-/** Names and values of one thing, in two columns. */
+/** Names and values, in two columns. */
 import type { ReactNode } from "react";
 import classes from "./parts.module.css";
 

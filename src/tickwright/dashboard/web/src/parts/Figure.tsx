@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Formatted numbers. */
 import classes from "./parts.module.css";
 
 const grouped = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
@@ -10,7 +10,7 @@ export function count(value: number, cap?: number): string {
   return cap !== undefined && value >= cap ? `${grouped.format(cap)}+` : grouped.format(value);
 }
 
-/** Return a count of a group that stopped counting when `stopped`: then it is a lower bound, and nothing is known where it is none. */
+/** Return a count. If the count was `stopped` early, it is a lower bound, and 0 is unknown. */
 export function atLeast(value: number, stopped: boolean): string {
   if (!stopped) return count(value);
   return value === 0 ? "unknown" : `${count(value)}+`;

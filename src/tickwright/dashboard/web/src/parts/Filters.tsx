@@ -1,17 +1,17 @@
 /**
  * Filters of a view, each bound to a parameter of its URL.
  *
- * `TextFilter` waits until the viewer stops typing. The first filter of a view has `first`, so that `/` goes there.
+ * `TextFilter` waits until typing stops. The first filter of a view has `first`: `/` goes there.
  */
 import { Button, Select, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useEffect, useState, type ReactNode } from "react";
 import { Glyph } from "./Glyph";
 import classes from "./parts.module.css";
-import { useUnderstood } from "./Understood";
+import { useParameterCheck } from "./ParameterChecks";
 import { useUrl } from "./useUrl";
 
-/** A row of filters, with a way to leave them all. */
+/** A row of filters, with a button that clears them. */
 export function Filters({ names, children }: { names: readonly string[]; children: ReactNode }) {
   const url = useUrl();
   const used = names.filter((name) => url.one(name) !== "");
@@ -39,10 +39,10 @@ const TYPING_MS = 300;
 
 export function TextFilter({ name, label, placeholder, width = 180, first = false }: TextProps) {
   const url = useUrl();
-  const there = url.one(name);
-  const [typed, setTyped] = useState(there);
+  const current = url.one(name);
+  const [typed, setTyped] = useState(current);
   const send = useDebouncedCallback((value: string) => url.set({ [name]: value.trim() }), TYPING_MS);
-  useEffect(() => setTyped((now) => (now.trim() === there ? now : there)), [there]);
+  useEffect(() => setTyped((before) => (before.trim() === current ? before : current)), [current]);
   return (
     <TextInput
       label={label}
@@ -63,17 +63,17 @@ export function TextFilter({ name, label, placeholder, width = 180, first = fals
 interface ChoiceProps {
   name: string;
   label: string;
-  /** The values, or values with what they are called. */
+  /** The values, or values with their labels. */
   options: readonly (string | { value: string; label: string })[];
   all?: string;
   width?: number;
-  /** The options are names that are known now; there may be others. */
+  /** The options are the names that are known now; others may exist. */
   names?: boolean;
 }
 
 export function ChoiceFilter({ name, label, options, all = "All", width = 170, names = false }: ChoiceProps) {
   const url = useUrl();
-  useUnderstood(
+  useParameterCheck(
     name,
     label,
     options.map((one) => (typeof one === "string" ? one : one.value)),

@@ -1,4 +1,4 @@
-/** The few signs that the page uses, drawn in the colour of the text beside them. */
+/** The icons of the dashboard, in the colour of the text beside them. */
 const PATHS = {
   check: "M3 8.5 6.5 12 13 4.5",
   copy: "M5.5 5.5h8v8h-8zM2.5 10.5v-8h8",

@@ -1,4 +1,4 @@
-/** An instant in the chosen zone; the tooltip has it as ISO 8601 in UTC. `ago` says how far from now it is. */
+/** An instant in the chosen zone; the tooltip has it as ISO 8601 in UTC. `ago` shows the distance from now. */
 import { now, useSecond } from "../app/clock";
 import { zone } from "../app/prefs";
 import classes from "./parts.module.css";
@@ -6,7 +6,7 @@ import { spoken } from "./Duration";
 
 interface Props {
   at: string | null | undefined;
-  /** Show the distance from now instead; it counts on. */
+  /** Show the distance from now, updated each second. */
   ago?: boolean;
 }
 
@@ -27,7 +27,7 @@ function Ago({ at }: { at: string }) {
   return seconds > 0 ? `${spoken(seconds)} ago` : `in ${spoken(-seconds)}`;
 }
 
-/** Return an instant as text; the date is left out where it is today's. */
+/** Return an instant as text, in local time or UTC. */
 export function instantText(at: string | number, shown: "local" | "utc"): string {
   const date = new Date(at);
   const moved = shown === "utc" ? date : new Date(date.getTime() - date.getTimezoneOffset() * 60_000);

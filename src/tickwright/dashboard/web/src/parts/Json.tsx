@@ -1,4 +1,4 @@
-/** The user's JSON as text: shown, never interpreted, every digit as it was sent. */
+/** JSON of a user as text: never interpreted, with all digits. */
 import { ActionIcon, Button, CopyButton } from "@mantine/core";
 import { useState } from "react";
 import { pretty } from "../api/json";
@@ -10,15 +10,15 @@ const CHARS_MAX = 6_000;
 interface Props {
   label: string;
   value: unknown;
-  /** What it is, where the role of the signed-in key may not see it. */
+  /** The role of the signed-in key may not see the value. */
   hidden?: boolean | undefined;
-  /** The value is a text, to be shown as it is. */
+  /** Show a string as it is, not as JSON. */
   verbatim?: boolean;
 }
 
 export function Json({ label, value, hidden = false, verbatim = false }: Props) {
   const [whole, setWhole] = useState(false);
-  if (hidden) return <p className={classes.none}>Hidden: the role of this key does not see what users send.</p>;
+  if (hidden) return <p className={classes.none}>Hidden: the role of this key may not see data of users.</p>;
   if (value === null || value === undefined) return <p className={classes.none}>none</p>;
   const text = verbatim && typeof value === "string" ? value : pretty(value);
   const cut = !whole && text.length > CHARS_MAX;

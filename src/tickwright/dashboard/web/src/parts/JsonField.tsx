@@ -1,4 +1,4 @@
-/** A field for an object of the user's own as JSON: what is wrong with it stands below, and what was typed stays. */
+/** A field for a JSON object: the problem is shown below it, and the text stays as it was typed. */
 import { Textarea } from "@mantine/core";
 import { readObject } from "../api/json";
 

@@ -1,4 +1,4 @@
-/** A share of a whole as a bar; what it says stands beside it as text. */
+/** A share of a whole as a bar; its value is beside it as text. */
 import type { Tone } from "./StateBadge";
 import classes from "./parts.module.css";
 

@@ -1,21 +1,21 @@
-/** Figures at a glance (`Tile`) and framed parts of a page (`Panel`), laid out by `Tiles` and `Panels`. */
+/** Single figures (`Tile`) and framed parts of a view (`Panel`), laid out by `Tiles` and `Panels`. */
 import { Children, type CSSProperties, type ReactNode } from "react";
 import { Link } from "wouter";
 import classes from "./parts.module.css";
 import type { Tone } from "./StateBadge";
 
-/** In one row, in two with the last as wide as it, or below each other. */
+/** In one row, in two rows of which the last is as wide as the first, or below each other. */
 export const Panels = ({ children }: { children: ReactNode }) => (
   <div className={classes.frame}>
     <div className={classes.panels}>{children}</div>
   </div>
 );
-/** The content of a view without a filling table: it scrolls by itself. */
+/** The scrolling content of a view without a table that fills its height. */
 export const Scroll = ({ children }: { children: ReactNode }) => <div className={classes.scroll}>{children}</div>;
 
 const IN_A_ROW = 4;
 
-/** All in one row, in two, or in pairs, as there is room: never one alone beside an empty row. */
+/** In one row, in two, or in pairs, depending on the width; no tile is alone in a half-empty row. */
 export function Tiles({ children }: { children: ReactNode }) {
   const many = Children.count(children);
   const shape = { "--all": many, "--half": Math.ceil(many / 2) } as CSSProperties;
@@ -33,7 +33,7 @@ interface TileProps {
   value: ReactNode;
   below?: ReactNode;
   tone?: Tone | undefined;
-  /** The list of what it counts. */
+  /** The address of the list that it counts. */
   to?: string;
 }
 
@@ -51,7 +51,7 @@ export function Tile({ title, value, below, tone, to }: TileProps) {
 
 interface PanelProps {
   title: string;
-  /** At the right of the title: a link or a figure. */
+  /** A link or a figure at the right of the title. */
   side?: ReactNode;
   children: ReactNode;
 }

@@ -1,8 +1,8 @@
-/** Something that is shown this once: a key, a signing secret. It is gone when the dialogue is closed. */
+/** A key or a signing secret, which is shown once: it is removed when the dialogue is closed. */
 import { Alert, Button, Code, CopyButton, Group, Modal, Stack } from "@mantine/core";
 
 interface Props {
-  /** Nothing is shown while it is `null`. */
+  /** With `null` the dialogue is closed. */
   value: string | null;
   title: string;
   text: string;
@@ -27,7 +27,7 @@ export function Secret({ value, title, text, onClose }: Props) {
               </Button>
             )}
           </CopyButton>
-          <Button onClick={onClose}>I have it</Button>
+          <Button onClick={onClose}>I have copied it</Button>
         </Group>
       </Stack>
     </Modal>

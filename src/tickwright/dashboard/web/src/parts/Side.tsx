@@ -1,4 +1,4 @@
-/** The drawer beside a list: details of what is chosen. Escape closes it; the URL says what is open. */
+/** The drawer beside a list, with details of one row. Escape closes it; the URL names the row. */
 import { Drawer } from "@mantine/core";
 import { useWindowEvent } from "@mantine/hooks";
 import type { ReactNode } from "react";
@@ -31,7 +31,7 @@ export function Side({ open, title, onClose, children, wide = false }: Props) {
   );
 }
 
-/** Escape closes one thing: a question or a form above the drawer first. */
+/** Escape closes one dialogue: a confirmation or a form above the drawer first. */
 function isOnTop(): boolean {
   return document.querySelectorAll('[role="dialog"]').length === 1;
 }

@@ -1,4 +1,4 @@
-/** The rows of a table that loads, as high as those that come. */
+/** Placeholder rows of a table that loads. */
 import { Skeleton } from "@mantine/core";
 import type { Column } from "./DataTable";
 

@@ -1,4 +1,4 @@
-/** The state of something in one word. The colour repeats what the word says, so nothing depends on seeing it. */
+/** A state in one word. The colour repeats the word, so that no information depends on colour. */
 import classes from "./parts.module.css";
 
 export type Tone = "good" | "bad" | "warn" | "busy" | "idle";

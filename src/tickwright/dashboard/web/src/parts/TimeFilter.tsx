@@ -1,7 +1,7 @@
 /** An instant as a filter: typed in the chosen zone, in the URL as ISO 8601 in UTC. */
 import { TextInput } from "@mantine/core";
 import { zone } from "../app/prefs";
-import { INSTANT, useUnderstood } from "./Understood";
+import { INSTANT, useParameterCheck } from "./ParameterChecks";
 import { useUrl } from "./useUrl";
 
 interface Props {
@@ -12,8 +12,8 @@ interface Props {
 export function TimeFilter({ name, label }: Props) {
   const url = useUrl();
   const shown = zone.use();
-  const there = url.one(name);
-  useUnderstood(name, label, INSTANT);
+  const current = url.one(name);
+  useParameterCheck(name, label, INSTANT);
   return (
     <TextInput
       type="datetime-local"
@@ -21,7 +21,7 @@ export function TimeFilter({ name, label }: Props) {
       max="9999-12-31T23:59:59"
       w={190}
       label={`${label}${shown === "utc" ? ", UTC" : ""}`}
-      value={there === "" ? "" : fieldText(there, shown)}
+      value={current === "" ? "" : fieldText(current, shown)}
       onChange={(event) => {
         const value = event.currentTarget.value;
         const at = new Date(shown === "utc" ? `${value}Z` : value);
@@ -31,10 +31,10 @@ export function TimeFilter({ name, label }: Props) {
   );
 }
 
-/** Return an instant as a field of type `datetime-local` wants it; nothing where an address names none that it has. */
+/** Return an instant in the format of a `datetime-local` field; empty if that field cannot hold it. */
 export function fieldText(at: string, shown: "local" | "utc"): string {
   const date = new Date(at);
   const moved = new Date(date.getTime() - (shown === "utc" ? 0 : date.getTimezoneOffset() * 60_000));
-  const year = moved.getUTCFullYear(); // NaN where there is no such instant
+  const year = moved.getUTCFullYear(); // NaN for an invalid instant
   return year >= 0 && year <= 9999 ? moved.toISOString().slice(0, 19) : "";
 }

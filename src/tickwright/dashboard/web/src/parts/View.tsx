@@ -1,19 +1,19 @@
 /**
  * The frame of a view: its title, its actions, its content. A table in it fills the height that is left.
  *
- * The browser's tab says how many alerts fire, so that it is seen among others.
+ * The title of the browser's tab shows how many alerts fire.
  */
 import { Title } from "@mantine/core";
 import { useDocumentTitle } from "@mantine/hooks";
 import type { ReactNode } from "react";
 import { useOverview } from "../app/live";
 import classes from "./parts.module.css";
-import { Understood } from "./Understood";
+import { ParameterChecks } from "./ParameterChecks";
 import { plain } from "./visible";
 
 interface Props {
   title: string;
-  /** Not offered while the address has a filter that is not understood: they may act on what it names. */
+  /** Hidden while the address has an unknown filter value, because they may act on all that match. */
   actions?: ReactNode;
   children: ReactNode;
 }
@@ -23,16 +23,16 @@ export function View({ title, actions, children }: Props) {
   useDocumentTitle(plain(`${fire > 0 ? `(${fire}) ` : ""}${title} – Tickwright`));
   return (
     <section className={classes.view} aria-label={title}>
-      <Understood
-        head={(all) => (
+      <ParameterChecks
+        head={(mayAct) => (
           <div className={classes.viewHead}>
             <Title order={1}>{title}</Title>
-            {all && actions}
+            {mayAct && actions}
           </div>
         )}
       >
         {children}
-      </Understood>
+      </ParameterChecks>
     </section>
   );
 }

@@ -1,4 +1,4 @@
-/** The place of something that loads; `lines` makes it as high as what comes. */
+/** A placeholder of `lines` lines while data loads. */
 import { Skeleton, Stack } from "@mantine/core";
 
 export function Waiting({ lines = 6 }: { lines?: number }) {

@@ -1,17 +1,17 @@
-/** What a change did, word by word: two JSON documents as a list of places that differ. */
+/** The differences between two JSON documents, field by field. */
 import { pretty } from "../api/json";
 
 export interface Difference {
-  /** Words with dots between them; empty for the whole. */
+  /** The path of the field, with dots; empty for the whole document. */
   place: string;
   before: string | null;
   after: string | null;
 }
 
-/** So many are shown; the whole documents stand beside them. */
+/** At most so many are returned. */
 export const SHOWN_MAX = 200;
 
-/** Return the places that differ, in the order of the documents; `same` names those that do not are left out. */
+/** Return the fields that differ, in the order of the documents. */
 export function differencesOf(before: unknown, after: unknown): Difference[] {
   const found: Difference[] = [];
   walk("", before, after, found);
@@ -23,7 +23,7 @@ function walk(place: string, before: unknown, after: unknown, found: Difference[
   if (isTable(before) || isTable(after)) {
     const [old, now] = [isTable(before) ? before : {}, isTable(after) ? after : {}];
     if ((isTable(before) || before == null) && (isTable(after) || after == null)) {
-      for (const word of new Set([...Object.keys(old), ...Object.keys(now)])) walk(place === "" ? word : `${place}.${word}`, old[word], now[word], found);
+      for (const name of new Set([...Object.keys(old), ...Object.keys(now)])) walk(place === "" ? name : `${place}.${name}`, old[name], now[name], found);
       return;
     }
   }

@@ -1,8 +1,8 @@
 /**
- * What JSX is compiled to, here and in the libraries: React's own, with every text made harmless on its way (`visible.ts`).
+ * The JSX runtime of the dashboard and its libraries: React's runtime, with every text made harmless (`visible.ts`).
  *
- * Here and not where a name or an error is shown: there are some hundred such places, and the next one would be forgotten.
- * What a field holds (`value`) and what a copy button copies is left as it is: it goes back to the API.
+ * It is done here because every new text is then covered. The value of a field and the text of a copy button stay as
+ * they are, because they go back to the API.
  */
 import type { ElementType, Key, ReactNode } from "react";
 import { Fragment, jsx as make, jsxs as makeMany } from "react/jsx-runtime";
@@ -13,7 +13,7 @@ export { Fragment };
 
 type Props = Record<string, unknown>;
 
-/** Elements whose children the browser takes as bare text. */
+/** Elements whose children are plain text for the browser. */
 const BARE = new Set<unknown>(["option", "title", "textarea", "style", "script"]);
 const TOOLTIPS = ["title", "aria-label", "alt", "placeholder"] as const;
 

@@ -1,4 +1,4 @@
-/** A listing by cursor: pages are fetched as the viewer scrolls, and asked again while he looks. */
+/** A listing by cursor: pages are fetched while scrolling, and fetched again while they are shown. */
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { updating } from "../app/prefs";
@@ -9,19 +9,19 @@ export interface PageOf<T> {
 }
 
 interface Options<T, P extends PageOf<T>> {
-  /** First the name of the list, as in the overview's `changes`; then the filters. */
+  /** The name of the list, as in the overview's `changes`; then the filters. */
   queryKey: readonly unknown[];
   load: (cursor: string | undefined, signal: AbortSignal) => Promise<P>;
-  /** How often it is asked again by itself, in milliseconds; `false` where the overview's hints are enough. */
+  /** Milliseconds between two refreshes; `false`: refreshed only when the overview says that the list has changed. */
   every?: number | false;
-  /** Off where a page may be short because a look is bounded: then the viewer says whether to look further. */
+  /** Off if a search is bounded, so that a page may be short: then a button fetches the next page. */
   onScroll?: boolean;
 }
 
 export interface Pages<T, P = PageOf<T>> {
-  /** The pages as they came, where they say more than their items. */
+  /** The pages as received, for fields beside their items. */
   pages: readonly P[];
-  /** What came last; a problem that came later takes nothing away. */
+  /** The rows that were received last; they stay after an error. */
   rows: T[] | undefined;
   error: unknown;
   busy: boolean;
@@ -31,7 +31,7 @@ export interface Pages<T, P = PageOf<T>> {
   again: () => void;
 }
 
-/** A list that somebody scrolled far into is not fetched again as a whole each time. */
+/** A list with more loaded pages is not refreshed: that would fetch all of them again. */
 const PAGES_REFETCHED_MAX = 3;
 
 export function usePages<T, P extends PageOf<T> = PageOf<T>>(options: Options<T, P>): Pages<P["items"][number], P> {

@@ -1,4 +1,4 @@
-/** What a view shows is in its URL, so that it can be shared; empty values leave it. */
+/** The state of a view is in its URL, so that it can be shared; empty values are removed from it. */
 import { useCallback } from "react";
 import { useSearchParams } from "wouter";
 
@@ -7,9 +7,9 @@ type Values = Readonly<Record<string, string | readonly string[] | null | undefi
 export interface Url {
   /** The value of a parameter; empty when it is not there. */
   one: (name: string) => string;
-  /** All values of a parameter that may stand several times. */
+  /** All values of a parameter that may occur several times. */
   all: (name: string) => string[];
-  /** Change parameters. A filter replaces the entry of the history; what is opened makes one (`push`). */
+  /** Change parameters. A filter replaces the history entry; opening something adds one (`push`). */
   set: (values: Values, push?: boolean) => void;
 }
 

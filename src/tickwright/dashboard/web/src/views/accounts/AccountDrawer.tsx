@@ -1,4 +1,4 @@
-/** One account: its settings, how fresh it is kept, and what may be done. */
+/** One account: its settings, its freshness, and actions. */
 import { Button, Group, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -66,13 +66,13 @@ function factsOf(account: Detail) {
   const estimated = account.trackers_estimated ? "about " : "";
   return [
     ["State", <StateBadge key="state" {...stateOf(account)} />],
-    ["Trackers, ended too", `${estimated}${count(account.trackers)}`],
+    ["Trackers, including ended", `${estimated}${count(account.trackers)}`],
     ["Interval", <Interval key="interval" account={account} />],
     ["Cap per 5 min", account.polls_per_slice_max === null ? "none" : count(account.polls_per_slice_max)],
     ["Polled for", `${account.max_age_days} d`],
     ["Paused since", <Instant key="paused" at={account.paused_at} />],
     ["Changed", <Instant key="changed" at={account.updated_at} />],
-    ["Made", <Instant key="made" at={account.created_at} />],
+    ["Created", <Instant key="created" at={account.created_at} />],
   ] as const;
 }
 
@@ -82,14 +82,14 @@ function PauseButton({ account }: { account: Detail }) {
   const path = { account_id: account.account_id };
   const action = useAction({
     run: () => (paused ? post("/v1/accounts/{account_id}/enable", { path }) : post("/v1/accounts/{account_id}/pause", { path })),
-    told: (now) => `Account ${now.account_id} is ${now.paused_at === null ? "polled again" : "paused"}.`,
-    touches: ["accounts"],
+    message: (now) => `Account ${now.account_id} is ${now.paused_at === null ? "polled again" : "paused"}.`,
+    invalidates: ["accounts"],
   });
   async function ask(): Promise<void> {
     const trackers = `${account.trackers_estimated ? "about " : ""}${count(account.trackers)} tracker${account.trackers === 1 ? "" : "s"}`;
     const yes = await confirm({
       title: `${paused ? "Enable" : "Pause"} account ${account.account_id}?`,
-      text: paused ? `Its ${trackers} are selected again, each at its own next turn.` : `None of its ${trackers} is polled until the account is enabled. Polls that are on their way are still made.`,
+      text: paused ? `Its ${trackers} are selected again, each at its next scheduled poll.` : `None of its ${trackers} is polled until the account is enabled. Polls that are on their way are still made.`,
       does: `${paused ? "Enable" : "Pause"} ${trackers}`,
       danger: !paused,
     });

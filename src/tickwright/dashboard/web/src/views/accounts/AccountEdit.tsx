@@ -1,4 +1,4 @@
-/** Settings of an account; what a change does to the load is shown before anybody can save it. */
+/** The settings of an account. The effect of a change on the load is shown before it can be saved. */
 import { Alert, Button, Group, Stack, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
@@ -34,8 +34,8 @@ export function AccountEdit({ account, onClose }: { account: Detail; onClose: ()
   const confirm = useConfirm();
   const action = useAction({
     run: () => patch("/v1/accounts/{account_id}", { path: { account_id: account.account_id }, body: change }),
-    told: (now) => `Account ${now.account_id} is changed; its trackers are moved within minutes.`,
-    touches: ["accounts"],
+    message: (now) => `Account ${now.account_id} is changed; its trackers are moved within minutes.`,
+    invalidates: ["accounts"],
     quiet: true,
   });
   const changes = Object.keys(change).length;
@@ -44,7 +44,7 @@ export function AccountEdit({ account, onClose }: { account: Detail; onClose: ()
     const load = preview.data;
     const yes = await confirm({
       title: `Change account ${account.account_id}?`,
-      text: load === undefined ? null : `${count(load.trackers)} trackers go from ${rate(load.now.polls_per_s)} to ${rate(load.then.polls_per_s)} polls a second, everything together from ${rate(load.all_now.polls_per_s)} to ${rate(load.all_then.polls_per_s)}.`,
+      text: load === undefined ? null : `${count(load.trackers)} trackers go from ${rate(load.now.polls_per_s)} to ${rate(load.then.polls_per_s)} polls a second, all accounts from ${rate(load.all_now.polls_per_s)} to ${rate(load.all_then.polls_per_s)}.`,
       does: `Change ${changes} setting${changes === 1 ? "" : "s"}`,
       danger: load?.partners.some((one) => one.over && one.all_then > one.all_now) ?? false,
     });
@@ -75,7 +75,7 @@ export function AccountEdit({ account, onClose }: { account: Detail; onClose: ()
         </Group>
         {changes === 0 ? (
           <Alert variant="light" color="gray">
-            Nothing is changed yet. Trackers stand by {minutes(account.placed_interval_minutes)} now.
+            Nothing is changed yet. The current interval of the trackers is {minutes(account.placed_interval_minutes)}.
           </Alert>
         ) : preview.error ? (
           <ErrorBox error={preview.error} onRetry={() => void preview.refetch()} />
@@ -87,7 +87,7 @@ export function AccountEdit({ account, onClose }: { account: Detail; onClose: ()
         {action.error !== null && <ErrorBox error={action.error} />}
         <Group justify="flex-end" gap="xs">
           <Button variant="default" onClick={onClose}>
-            Leave it
+            Go back
           </Button>
           <Button onClick={() => void save()} disabled={changes === 0 || !isSettled || preview.data === undefined || preview.isPlaceholderData} loading={action.isPending}>
             Save
@@ -118,7 +118,7 @@ function draftOf(account: Detail): Draft {
   };
 }
 
-/** Return only what differs, so that nobody else's edit is written over; an empty field is a mistake, but for the cap. */
+/** Return only the settings that differ, so that other users' changes stay. Only the cap may be empty. */
 function changeOf(draft: Draft, account: Detail): Change {
   const was = draftOf(account);
   const change: Change = {};

@@ -1,4 +1,4 @@
-/** How well the promise to an account is kept: its objective, what is left of the budget, how fast that burns. */
+/** The freshness of an account: its objective, the error budget that is left, and the burn rate. */
 import { Stack } from "@mantine/core";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
@@ -43,13 +43,13 @@ function shareOf(counts: Counts): string | null {
 
 function Budget({ fresh }: { fresh: Freshness }) {
   const left = fresh.error_budget_left;
-  if (left === null) return <div className={classes.none}>No poll of this account is judged yet; that takes an interval and a tenth.</div>;
+  if (left === null) return <div className={classes.none}>No poll of this account is judged yet; that takes 1.1 intervals.</div>;
   const allowed = Math.floor(fresh.month.polls * (1 - fresh.objective));
   return (
     <div className={classes.budget}>
       <div>
         <span>
-          Error budget of a month: <b>{left < 0 ? `overdrawn by ${percent(-left)}` : `${percent(left)} left`}</b>
+          Error budget of the month: <b>{left < 0 ? `overdrawn by ${percent(-left)}` : `${percent(left)} left`}</b>
         </span>
         <span>
           {count(fresh.month.polls - fresh.month.fresh)} stale of {count(allowed)} allowed
@@ -60,7 +60,7 @@ function Budget({ fresh }: { fresh: Freshness }) {
   );
 }
 
-/** At a rate of 1 the budget lasts exactly for its month. */
+/** At a rate of 1 the budget lasts for a month exactly. */
 function Burn({ burn }: { burn: Freshness["burn"] }) {
   return (
     <div className={classes.scroll}>
@@ -72,8 +72,8 @@ function Burn({ burn }: { burn: Freshness["burn"] }) {
             <th scope="col" data-align="right">Stale</th>
             <th scope="col" data-align="right">Burn rate</th>
             <th scope="col" data-align="right">Short window</th>
-            <th scope="col" data-align="right">Look above</th>
-            <th scope="col" data-align="right">Of the budget</th>
+            <th scope="col" data-align="right">Alert above</th>
+            <th scope="col" data-align="right">Budget used</th>
           </tr>
         </thead>
         <tbody>
@@ -116,7 +116,7 @@ function Series({ id, objective }: { id: string; objective: number }) {
   );
   return (
     <Answer of={found} lines={5}>
-      {() => at.length >= 2 && <Chart label={`Share of stale polls of ${id}, slice by slice of five minutes`} at={at} lines={lines} format={percent} />}
+      {() => at.length >= 2 && <Chart label={`Share of stale polls of ${id} in slices of five minutes`} at={at} lines={lines} format={percent} />}
     </Answer>
   );
 }

@@ -1,4 +1,4 @@
-/** Accounts: the worst lag first, and the drawer of the one that the URL names. */
+/** Accounts, the worst lag first, and the drawer of the account that the URL names. */
 import { get, type Schemas } from "../../api/client";
 import { DataTable, type Column } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
@@ -18,7 +18,7 @@ const COLUMNS: Column<Account>[] = [
   { id: "account", header: "Account", cell: (one) => <span title={one.account_id}>{one.account_id}</span> },
   { id: "state", header: "State", width: 106, cell: (one) => <StateBadge {...stateOf(one)} /> },
   { id: "lag", header: "Lag, in intervals", width: 150, hide: "sm", cell: (one) => <Lag account={one} /> },
-  { id: "fresh", header: "Fresh of its objective", width: 160, align: "right", hide: "md", cell: (one) => <Share account={one} /> },
+  { id: "fresh", header: "Fresh, of objective", width: 160, align: "right", hide: "md", cell: (one) => <Share account={one} /> },
   { id: "budget", header: "Budget left", width: 150, cell: (one) => <Budget account={one} /> },
   { id: "burn", header: "Burn, 1 h", width: 84, align: "right", hide: "sm", cell: (one) => <BurnRate rate={one.burn_rate} /> },
   { id: "stale", header: "Stale since", width: 130, hide: "md", cell: (one) => <Instant at={one.stale_since} ago /> },
@@ -26,7 +26,7 @@ const COLUMNS: Column<Account>[] = [
   { id: "cap", header: "Cap per 5 min", width: 110, align: "right", hide: "md", cell: (one) => (one.polls_per_slice_max === null ? "none" : count(one.polls_per_slice_max)) },
 ];
 
-/** The share of the last interval, against what was promised. */
+/** The fresh share of the last interval, and the objective. */
 function Share({ account }: { account: Account }) {
   const share = account.recent_share === null ? "–" : percent(account.recent_share);
   return `${share} of ${exact(account.freshness_objective)}`;
@@ -57,7 +57,7 @@ export default function AccountsView() {
           text === "" ? (
             <EmptyState title="There is no account">An account appears with its first tracker: register one with SQL, REST or the command line.</EmptyState>
           ) : (
-            <EmptyState title={`No account has “${text}” in its id`}>Clear the filter to see all of them.</EmptyState>
+            <EmptyState title={`No account has “${text}” in its id`}>Remove the filter to see all accounts.</EmptyState>
           )
         }
       />

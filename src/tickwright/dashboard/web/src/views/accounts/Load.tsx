@@ -1,4 +1,4 @@
-/** What a change would do to the load: of the account, of each partner against what that allows, of everything. */
+/** The effect of a change on the load: of the account, of each partner against its limit, and in total. */
 import { Alert, Stack } from "@mantine/core";
 import type { Schemas } from "../../api/client";
 import { count, percent, rate } from "../../parts/Figure";
@@ -14,18 +14,18 @@ export function Load({ load, busy }: { load: Preview; busy: boolean }) {
   return (
     <Stack gap="xs" aria-busy={busy}>
       <div className={classes.scroll}>
-        <table className={classes.small} aria-label="Load now and then">
+        <table className={classes.small} aria-label="Load before and after">
           <thead>
             <tr>
               <th scope="col">Load</th>
               <th scope="col" data-align="right">Now</th>
-              <th scope="col" data-align="right">{busy ? "Counting" : "Then"}</th>
+              <th scope="col" data-align="right">{busy ? "Counting" : "After"}</th>
               <th scope="col">Allowed</th>
             </tr>
           </thead>
           <tbody>
             <Line name={`This account, polls/s (${load.trackers_estimated ? "about " : ""}${count(load.trackers)} trackers)`} now={rate(load.now.polls_per_s)} then={rate(load.then.polls_per_s)} />
-            {(load.now.deferred_share > 0 || load.then.deferred_share > 0) && <Line name="Left to a later turn by the cap" now={percent(load.now.deferred_share)} then={percent(load.then.deferred_share)} />}
+            {(load.now.deferred_share > 0 || load.then.deferred_share > 0) && <Line name="Deferred by the cap" now={percent(load.now.deferred_share)} then={percent(load.then.deferred_share)} />}
             {load.partners.map((one) => (
               <PartnerLine key={one.partner} partner={one} />
             ))}
@@ -41,7 +41,7 @@ export function Load({ load, busy }: { load: Preview; busy: boolean }) {
       )}
       {still.length > 0 && (
         <Alert variant="light" color="gray" title={`Still more than ${still.join(", ")} allow${still.length === 1 ? "s" : ""}`}>
-          This change does not raise it. Polls come later and later until less is asked for.
+          This change does not raise it. Polls come later and later until the load is lower.
         </Alert>
       )}
     </Stack>
@@ -72,7 +72,7 @@ function PartnerLine({ partner }: { partner: Partner }) {
         ) : (
           <>
             {percent(used)} of {rate(partner.rate_per_s)}/s
-            <Meter label={`Of what ${partner.partner} allows`} ratio={used} tone={partner.over ? "bad" : used > 0.8 ? "warn" : "good"} />
+            <Meter label={`Used share of the limit of ${partner.partner}`} ratio={used} tone={partner.over ? "bad" : used > 0.8 ? "warn" : "good"} />
           </>
         )}
       </td>

@@ -1,4 +1,4 @@
-/** How an account's few figures are shown, in the list and in its drawer. */
+/** The figures of an account, for the list and the drawer. */
 import type { Schemas } from "../../api/client";
 import { spoken } from "../../parts/Duration";
 import { percent, rate } from "../../parts/Figure";
@@ -8,10 +8,10 @@ import classes from "./accounts.module.css";
 
 type Account = Schemas["AccountView"];
 
-/** Above this a tracker was not polled within a tenth of its interval behind its second. */
+/** Above this lag, a tracker was polled more than a tenth of its interval late. */
 export const LATE_RATIO = 1.1;
 
-/** Return the state of an account in a word, and how good it is. */
+/** Return the state of an account, and its tone. */
 export function stateOf(account: Account): { state: string; tone: Tone } {
   if (account.paused_at !== null) return { state: "paused", tone: "warn" };
   if (account.stale_since !== null) return { state: "lagging", tone: "bad" };
@@ -32,7 +32,7 @@ export function Lag({ account }: { account: Account }) {
   );
 }
 
-/** What is left of the error budget of a month; the bar empties as it is used up, and is full and red when it is overdrawn. */
+/** The rest of the error budget of a month. The bar empties as it is used up; it is full and red if it is overdrawn. */
 export function Budget({ account }: { account: Pick<Schemas["AccountLine"], "account_id" | "error_budget_left"> }) {
   const left = account.error_budget_left;
   if (left === null) return <span className={classes.none}>–</span>;
@@ -48,30 +48,30 @@ export function budgetTone(left: number): Tone {
   return left <= 0 ? "bad" : left < 0.25 ? "warn" : "good";
 }
 
-/** At a rate of 1 the budget lasts exactly for its month; above 14.4 it is gone in two days. */
+/** At a rate of 1 the budget lasts for a month exactly; at 14.4 for two days. */
 export function BurnRate({ rate: value }: { rate: number | null }) {
   if (value === null) return <span className={classes.none}>–</span>;
   return <span data-tone={value > 14.4 ? "bad" : undefined} className={classes.rate}>{rate(value)}</span>;
 }
 
-/** Return a share with the digits that an objective has. */
+/** Return a share as a percentage with at most two decimals. */
 export function exact(share: number): string {
   return `${+(share * 100).toFixed(2)}%`;
 }
 
-/** The interval that was asked for, and the one by which the trackers still stand where that differs. */
+/** The interval that is set, and the one at which the trackers are placed, if they differ. */
 export function Interval({ account }: { account: Account }) {
   const wanted = minutes(account.polling_interval_minutes);
   if (account.placed_interval_minutes === account.polling_interval_minutes) return wanted;
   const placed = minutes(account.placed_interval_minutes);
   return (
-    <span title={`Asked for: ${wanted}. Its trackers are still placed by ${placed} and are being moved.`}>
+    <span title={`Set: ${wanted}. Its trackers are still placed at ${placed} and are being moved.`}>
       {placed} → {wanted}
     </span>
   );
 }
 
-/** Return minutes as people say them. */
+/** Return minutes as text. */
 export function minutes(value: number): string {
   return spoken(value * 60);
 }

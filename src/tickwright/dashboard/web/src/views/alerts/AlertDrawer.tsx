@@ -1,4 +1,4 @@
-/** One alert: its words, its facts, and where to look. */
+/** One alert: its summary, its facts, and a link to its subject. */
 import { Button, Group, Stack, Text } from "@mantine/core";
 import { Link } from "wouter";
 import type { Schemas } from "../../api/client";
@@ -19,14 +19,14 @@ type Alert = Schemas["AlertView"];
 interface Props {
   id: string;
   alert: Alert | undefined;
-  asked: boolean;
+  loaded: boolean;
   onClose: () => void;
 }
 
-export function AlertDrawer({ id, alert, asked, onClose }: Props) {
+export function AlertDrawer({ id, alert, loaded, onClose }: Props) {
   return (
     <Side open={id !== ""} title={alert?.rule ?? `Alert ${id}`} onClose={onClose}>
-      {alert !== undefined ? <One alert={alert} /> : asked ? <EmptyState title={`Alert ${id} is not in this list`}>Look among the resolved ones, or at all of them.</EmptyState> : <Waiting />}
+      {alert !== undefined ? <One alert={alert} /> : loaded ? <EmptyState title={`Alert ${id} is not in this list`}>Show the resolved alerts, or all.</EmptyState> : <Waiting />}
     </Side>
   );
 }
@@ -45,7 +45,7 @@ function One({ alert }: { alert: Alert }) {
           ["Severity", <StateBadge key="severity" state={alert.severity} />],
           ["Subject", alert.subject],
           ["Fired", <Instant key="fired" at={alert.fired_at} />],
-          ["Seen last", <Instant key="seen" at={alert.seen_at} ago />],
+          ["Last seen", <Instant key="seen" at={alert.seen_at} ago />],
           ["Resolved", <Instant key="resolved" at={alert.resolved_at} />],
         ]}
       />
@@ -58,7 +58,7 @@ function One({ alert }: { alert: Alert }) {
         {may && alert.state === "firing" && <Acknowledge alert={alert} />}
       </Group>
       {alert.acknowledged_by !== null && (
-        <Section title="Looked after">
+        <Section title="Acknowledged">
           <Facts of={[["By", alert.acknowledged_by], ["Since", <Instant key="since" at={alert.acknowledged_at} />]]} />
           {alert.acknowledged_note !== null && (
             <Text size="sm" mt="xs" style={{ overflowWrap: "anywhere", whiteSpace: "pre-wrap" }}>

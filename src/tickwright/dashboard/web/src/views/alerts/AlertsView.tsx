@@ -1,4 +1,4 @@
-/** Alerts, firing first in everybody's mind: what fires, since when, and what was resolved. */
+/** Alerts: those that fire and since when, and those that are resolved. */
 import { SegmentedControl } from "@mantine/core";
 import { get, type Schemas } from "../../api/client";
 import { useOverview } from "../../app/live";
@@ -8,7 +8,7 @@ import { count } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
 import { StateBadge, type Tone } from "../../parts/StateBadge";
 import { usePages } from "../../parts/usePages";
-import { Checked } from "../../parts/Understood";
+import { CheckedParameter } from "../../parts/ParameterChecks";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { AlertDrawer } from "./AlertDrawer";
@@ -23,7 +23,7 @@ const COLUMNS: Column<Alert>[] = [
   { id: "subject", header: "Subject", width: 150, hide: "md", cell: (one) => <span title={one.subject}>{one.subject}</span> },
   { id: "summary", header: "Summary", hide: "sm", cell: (one) => <span title={one.summary}>{one.summary}</span> },
   { id: "fired", header: "Fired", width: 130, cell: (one) => <Instant at={one.fired_at} ago /> },
-  { id: "who", header: "Looked after by", width: 130, hide: "sm", cell: (one) => <span title={one.acknowledged_note ?? ""}>{one.acknowledged_by}</span> },
+  { id: "who", header: "Acknowledged by", width: 130, hide: "sm", cell: (one) => <span title={one.acknowledged_note ?? ""}>{one.acknowledged_by}</span> },
   { id: "resolved", header: "Resolved", width: 130, hide: "md", cell: (one) => <Instant at={one.resolved_at} ago /> },
 ];
 const STATES = ["resolved", "all"] as const;
@@ -40,7 +40,7 @@ export default function AlertsView() {
   const open = pages.rows?.find((one) => one.id === url.one("alert"));
   return (
     <View title="Alerts">
-      <Checked name="state" label="State" possible={STATES} />
+      <CheckedParameter name="state" label="State" possible={STATES} />
       <SegmentedControl
         aria-label="State"
         style={{ alignSelf: "flex-start" }}
@@ -61,13 +61,13 @@ export default function AlertsView() {
         openKey={url.one("alert")}
         empty={
           state === "firing" ? (
-            <EmptyState title="No alert fires">The rules are judged every few seconds by the process that holds the lease “alerting”.</EmptyState>
+            <EmptyState title="No alert fires">The process that holds the lease “alerting” evaluates the rules every few seconds.</EmptyState>
           ) : (
             <EmptyState title="There is no such alert">Alerts stay here after they are resolved.</EmptyState>
           )
         }
       />
-      <AlertDrawer id={url.one("alert")} alert={open} asked={pages.rows !== undefined} onClose={() => url.set({ alert: null })} />
+      <AlertDrawer id={url.one("alert")} alert={open} loaded={pages.rows !== undefined} onClose={() => url.set({ alert: null })} />
     </View>
   );
 }

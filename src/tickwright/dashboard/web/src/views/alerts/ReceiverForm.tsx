@@ -1,4 +1,4 @@
-/** The button and the dialogue that make a receiver, or set one anew. */
+/** The button and the dialogue that create or edit a receiver. */
 import { Alert, Button, Group, Modal, Select, Stack, TextInput } from "@mantine/core";
 import { useState } from "react";
 import { Problem, put, type Schemas } from "../../api/client";
@@ -9,7 +9,7 @@ type Severity = NonNullable<Schemas["ReceiverRequest"]["severity_min"]>;
 const SEVERITIES: Severity[] = ["info", "warning", "critical"];
 
 interface Props {
-  /** The one to edit; a new one without it. */
+  /** The receiver to edit; left out, one is created. */
   receiver?: Schemas["ReceiverView"];
   onSecret: (secret: string) => void;
 }
@@ -52,8 +52,8 @@ function Form({ receiver, onSecret, onClose }: FormProps) {
         path: { name },
         body: { url: address, severity_min: SEVERITIES.find((one) => one === severity) ?? "info", rules: wanted.length === 0 ? null : wanted },
       }),
-    told: (stored) => `Receiver ${stored.receiver.name} is ${stored.created ? "there" : "changed"}.`,
-    touches: ["receivers"],
+    message: (stored) => `Receiver ${stored.receiver.name} is ${stored.created ? "created" : "changed"}.`,
+    invalidates: ["receivers"],
   });
   const save = () =>
     action.mutate(undefined, {
@@ -64,21 +64,21 @@ function Form({ receiver, onSecret, onClose }: FormProps) {
     });
   return (
     <Stack gap="sm">
-      {receiver === undefined && <TextInput label="Name" description="A receiver of this name would be replaced." value={name} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />}
+      {receiver === undefined && <TextInput label="Name" description="An existing receiver of this name is replaced." value={name} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />}
       <TextInput label="Address" placeholder="https://example.org/alerts" value={address} onChange={(event) => setAddress(event.currentTarget.value.trim())} />
-      <Select label="From severity" data={SEVERITIES} value={severity} onChange={(value) => setSeverity(value ?? "info")} allowDeselect={false} />
-      <TextInput label="Rules" placeholder="every rule" description="Names with commas between them" value={rules} onChange={(event) => setRules(event.currentTarget.value)} />
+      <Select label="Minimum severity" data={SEVERITIES} value={severity} onChange={(value) => setSeverity(value ?? "info")} allowDeselect={false} />
+      <TextInput label="Rules" placeholder="every rule" description="Names, separated by commas" value={rules} onChange={(event) => setRules(event.currentTarget.value)} />
       {action.error instanceof Problem && (
-        <Alert color="red" variant="light" role="alert" title={`Not taken (${action.error.code})`}>
+        <Alert color="red" variant="light" role="alert" title={`Refused (${action.error.code})`}>
           {action.error.message}
         </Alert>
       )}
       <Group justify="flex-end" gap="xs">
         <Button variant="default" onClick={onClose}>
-          Leave it
+          Go back
         </Button>
         <Button disabled={name === "" || address === ""} loading={action.isPending} onClick={save}>
-          {receiver === undefined ? "Make 1 receiver" : "Save"}
+          {receiver === undefined ? "Create 1 receiver" : "Save"}
         </Button>
       </Group>
     </Stack>

@@ -1,4 +1,4 @@
-/** Who hears of alerts: webhooks with their rules and signing secrets. For admins, because a url may open a door. */
+/** Alert receivers: webhooks with their rules and signing secrets. For admins only, because a URL may contain a secret. */
 import { Button, Group } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -21,7 +21,7 @@ type Receiver = Schemas["ReceiverView"];
 const COLUMNS: Column<Receiver>[] = [
   { id: "name", header: "Receiver", width: 180, cell: (one) => <span title={one.name}>{one.name}</span> },
   { id: "url", header: "Address", cell: (one) => <span title={one.url}>{one.url}</span> },
-  { id: "severity", header: "From severity", width: 120, hide: "sm", cell: (one) => one.severity_min },
+  { id: "severity", header: "Minimum severity", width: 136, hide: "sm", cell: (one) => one.severity_min },
   { id: "rules", header: "Rules", width: 220, hide: "md", cell: (one) => <span title={one.rules?.join(", ")}>{one.rules === null ? "every rule" : one.rules.join(", ")}</span> },
   { id: "secrets", header: "Secrets", width: 80, align: "right", hide: "sm", cell: (one) => one.signing_secrets },
   { id: "changed", header: "Changed", width: 130, hide: "md", cell: (one) => <Instant at={one.updated_at} ago /> },
@@ -49,16 +49,16 @@ export default function ReceiversView() {
         openKey={url.one("receiver")}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="No receiver gets alerts">Alerts are shown here all the same. Make a receiver, and each one that fires or is resolved is posted to its address, signed.</EmptyState>
+            <EmptyState title="There is no receiver">Alerts are shown on the dashboard without one. Tickwright posts each alert that fires or is resolved to the address of a receiver, signed.</EmptyState>
           ) : (
-            <EmptyState title="No receiver matches">Leave out the filter.</EmptyState>
+            <EmptyState title="No receiver matches">Remove the filter.</EmptyState>
           )
         }
       />
       <Side open={open !== undefined} title={`Receiver ${open?.name ?? ""}`} onClose={() => url.set({ receiver: null })}>
         {open !== undefined && <One key={open.name} receiver={open} onSecret={setSecret} onClose={() => url.set({ receiver: null })} />}
       </Side>
-      <Secret value={secret} title="Signing secret" text="This is shown once. The receiver of the alerts checks their signature with it." onClose={() => setSecret(null)} />
+      <Secret value={secret} title="Signing secret" text="It is shown only once. The receiver needs it to verify the signatures of alerts." onClose={() => setSecret(null)} />
     </View>
   );
 }
@@ -74,29 +74,29 @@ function One({ receiver, onSecret, onClose }: OneProps) {
   const path = { name: receiver.name };
   const rotate = useAction({
     run: () => post("/v1/alerts/receivers/{name}/rotate-secret", { path }),
-    told: (made) => `${made.receiver} has a new secret; the old ones sign beside it for ${made.overlap}.`,
-    touches: ["receivers"],
+    message: (made) => `${made.receiver} has a new secret; the old ones sign too for ${made.overlap}.`,
+    invalidates: ["receivers"],
   });
   const remove = useAction({
     run: () => del("/v1/alerts/receivers/{name}", { path }),
-    told: () => `Receiver ${receiver.name} is forgotten.`,
-    touches: ["receivers"],
+    message: () => `Receiver ${receiver.name} is deleted.`,
+    invalidates: ["receivers"],
   });
   async function askRotate(): Promise<void> {
-    const yes = await confirm({ title: `New secret for ${receiver.name}?`, text: "The old ones sign beside it for a day, so that the receiver can change over.", does: "Make 1 secret" });
+    const yes = await confirm({ title: `New secret for ${receiver.name}?`, text: "The old ones sign too for a day, so that the receiver can switch.", does: "Create 1 secret" });
     if (yes) rotate.mutate(undefined, { onSuccess: (made) => onSecret(made.secret) });
   }
   async function askRemove(): Promise<void> {
-    const yes = await confirm({ title: `Forget ${receiver.name}?`, text: "It hears of no alert any more, and what still waits for it is dropped.", does: "Forget 1 receiver", danger: true });
+    const yes = await confirm({ title: `Delete ${receiver.name}?`, text: "It receives no further alerts, and alerts that wait for it are dropped.", does: "Delete 1 receiver", danger: true });
     if (yes) remove.mutate(undefined, { onSuccess: onClose });
   }
   return (
     <>
       <Facts
         of={[
-          ["From severity", receiver.severity_min],
-          ["Secrets that sign", receiver.signing_secrets],
-          ["Made", <Instant key="made" at={receiver.created_at} />],
+          ["Minimum severity", receiver.severity_min],
+          ["Signing secrets", receiver.signing_secrets],
+          ["Created", <Instant key="created" at={receiver.created_at} />],
           ["Changed", <Instant key="changed" at={receiver.updated_at} />],
         ]}
       />
@@ -108,7 +108,7 @@ function One({ receiver, onSecret, onClose }: OneProps) {
           Rotate secret
         </Button>
         <Button variant="default" onClick={() => void askRemove()} loading={remove.isPending}>
-          Forget
+          Delete
         </Button>
       </Group>
     </>

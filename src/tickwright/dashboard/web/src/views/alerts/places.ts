@@ -1,4 +1,4 @@
-/** Where to look when a rule fires: the view that shows its subject. */
+/** The view that shows the subject of an alert, by rule. */
 interface Place {
   label: string;
   to: string;
@@ -43,7 +43,7 @@ const FINDERS: Record<string, Finder> = {
   execution_stalled: view("Executions", "/executions"),
 };
 
-/** Return the view that shows what an alert is about; nothing where there is none. */
+/** Return the view that shows the subject of an alert; `null` if there is none. */
 export function placeOf({ rule, subject }: { rule: string; subject: string }): Place | null {
   return FINDERS[rule]?.(subject) ?? null;
 }

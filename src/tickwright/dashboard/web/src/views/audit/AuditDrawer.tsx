@@ -1,4 +1,4 @@
-/** One action: its differences first, the whole documents below. */
+/** One action: its differences, and the whole documents below. */
 import { Stack } from "@mantine/core";
 import type { Schemas } from "../../api/client";
 import { Differences } from "../../parts/Differences";
@@ -15,14 +15,14 @@ type Line = Schemas["AuditView"];
 interface Props {
   id: string;
   line: Line | undefined;
-  asked: boolean;
+  loaded: boolean;
   onClose: () => void;
 }
 
-export function AuditDrawer({ id, line, asked, onClose }: Props) {
+export function AuditDrawer({ id, line, loaded, onClose }: Props) {
   return (
     <Side open={id !== ""} title={line?.action ?? `Action ${id}`} onClose={onClose} wide>
-      {line !== undefined ? <One line={line} /> : asked ? <EmptyState title={`Action ${id} is not in this list`}>It may be further down, or a filter leaves it out.</EmptyState> : <Waiting />}
+      {line !== undefined ? <One line={line} /> : loaded ? <EmptyState title={`Action ${id} is not in this list`}>It may be further down, or a filter hides it.</EmptyState> : <Waiting />}
     </Side>
   );
 }

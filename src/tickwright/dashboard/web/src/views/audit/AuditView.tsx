@@ -1,4 +1,4 @@
-/** Who did what, when, to what; what it was before and after. */
+/** The audit trail: actor, time, action, subject, and the values before and after. */
 import { get, type Schemas } from "../../api/client";
 import { DataTable, type Column } from "../../parts/DataTable";
 import { differencesOf } from "../../parts/differences";
@@ -26,23 +26,23 @@ const SHORT_MAX = 4;
 function shortly(line: Line): string {
   if (line.payload_hidden) return "hidden";
   const all = differencesOf(line.before, line.after);
-  const words = all.slice(0, SHORT_MAX).map(({ place, before, after }) => `${place || "all"}: ${before === null ? "" : `${before} → `}${after ?? "taken out"}`);
-  return words.join(", ") + (all.length > SHORT_MAX ? " …" : "");
+  const parts = all.slice(0, SHORT_MAX).map(({ place, before, after }) => `${place || "all"}: ${before === null ? "" : `${before} → `}${after ?? "removed"}`);
+  return parts.join(", ") + (all.length > SHORT_MAX ? " …" : "");
 }
 
 export default function AuditView() {
   const url = useUrl();
   const [action, actor, subject] = [url.one("action"), url.one("actor"), url.one("subject")];
-  const asked = { action_prefix: action || undefined, actor: actor || undefined, subject: subject || undefined };
+  const filter = { action_prefix: action || undefined, actor: actor || undefined, subject: subject || undefined };
   const pages = usePages({
-    queryKey: ["audit", asked],
-    load: (cursor, signal) => get("/v1/audit", { query: { ...asked, cursor, limit: 100 }, signal }),
+    queryKey: ["audit", filter],
+    load: (cursor, signal) => get("/v1/audit", { query: { ...filter, cursor, limit: 100 }, signal }),
     every: 10_000,
   });
   return (
     <View title="Audit">
       <Filters names={["action", "actor", "subject"]}>
-        <TextFilter name="action" label="Action" placeholder="how it begins: jobs." width={200} first />
+        <TextFilter name="action" label="Action" placeholder="begins with, such as jobs." width={200} first />
         <TextFilter name="actor" label="Who" placeholder="exact" width={160} />
         <TextFilter name="subject" label="Subject" placeholder="exact: job:42" width={220} />
       </Filters>
@@ -55,15 +55,15 @@ export default function AuditView() {
         openKey={url.one("line")}
         empty={
           pages.hasMore ? (
-            <EmptyState title="No action matches so far">A page looks at 10,000 actions at most; the next one is being asked for.</EmptyState>
+            <EmptyState title="No action matches so far">One request searches at most 10,000 actions; the next one is being sent.</EmptyState>
           ) : action === "" && actor === "" && subject === "" ? (
-            <EmptyState title="There is no action yet">Every change by a person or a program is listed here, with what it was before and after.</EmptyState>
+            <EmptyState title="There is no action yet">Every change by a person or a program is listed here, with the values before and after.</EmptyState>
           ) : (
-            <EmptyState title="No action matches">Leave out a filter. An action is compared from its beginning on, as jobs.cancel; who did it and the subject, as job:42, are compared whole.</EmptyState>
+            <EmptyState title="No action matches">Remove a filter. The filter Action compares the beginning, such as jobs.; Who and Subject, such as job:42, are compared as a whole.</EmptyState>
           )
         }
       />
-      <AuditDrawer id={url.one("line")} line={pages.rows?.find((one) => one.id === url.one("line"))} asked={pages.rows !== undefined} onClose={() => url.set({ line: null })} />
+      <AuditDrawer id={url.one("line")} line={pages.rows?.find((one) => one.id === url.one("line"))} loaded={pages.rows !== undefined} onClose={() => url.set({ line: null })} />
     </View>
   );
 }

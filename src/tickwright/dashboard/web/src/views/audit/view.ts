@@ -8,6 +8,6 @@ export const views: ViewInfo[] = [
     order: 7,
     key: "u",
     load: () => import("./AuditView"),
-    find: (text) => [{ label: `What was done to ${text}`, to: `/audit?subject=${encodeURIComponent(text)}` }],
+    find: (text) => [{ label: `Actions on ${text}`, to: `/audit?subject=${encodeURIComponent(text)}` }],
   },
 ];

@@ -1,11 +1,11 @@
-/** What can be done with a campaign or batch, each after a question with its number. */
+/** The actions on a campaign or batch; each asks for confirmation. */
 import { Button, Group } from "@mantine/core";
 import { Link, useLocation } from "wouter";
 import { del } from "../../api/client";
 import { useMay } from "../../app/session";
 import { useConfirm, type Question } from "../../parts/Confirm";
 import { useAction } from "../../parts/useAction";
-import { actOn, ONE, TOUCHED, type Act, type BatchDetail, type Kind } from "./kind";
+import { actOn, ONE, INVALIDATES, type Act, type BatchDetail, type Kind } from "./kind";
 
 interface Props {
   kind: Kind;
@@ -17,8 +17,8 @@ export function BatchActions({ kind, batch }: Props) {
   const confirm = useConfirm();
   const action = useAction({
     run: (act: Act) => actOn(kind, batch.name, act),
-    told: (done) => `${done.name}: ${done.outcome}${done.executions.length === 0 ? "" : `, ${done.executions.map((one) => `execution ${one.id} is ${one.status.toLowerCase().replaceAll("_", " ")}`).join(", ")}`}`,
-    touches: TOUCHED,
+    message: (done) => `${done.name}: ${done.outcome}${done.executions.length === 0 ? "" : `, ${done.executions.map((one) => `execution ${one.id} is ${one.status.toLowerCase().replaceAll("_", " ")}`).join(", ")}`}`,
+    invalidates: INVALIDATES,
   });
   async function ask(act: Act): Promise<void> {
     if (await confirm(questionOf(act, kind, batch))) action.mutate(act);
@@ -49,19 +49,19 @@ function questionOf(act: Act, kind: Kind, { name, open_executions: open }: Batch
   const what = ONE[kind];
   const executions = `${open} open execution${open === 1 ? "" : "s"}`;
   const questions: Record<Act, Question> = {
-    activate: { title: `Activate 1 ${what}?`, text: `${name} runs by its schedule, from the next occurrence on.`, does: `Activate 1 ${what}` },
+    activate: { title: `Activate 1 ${what}?`, text: `${name} runs by its calendar, from the next occurrence on.`, does: `Activate 1 ${what}` },
     deactivate: {
       title: `Deactivate 1 ${what}?`,
-      text: `${name} runs no more; ${open === 0 ? "no execution is open" : `${executions} of it become disabled`}.`,
+      text: `${name} no longer runs; ${open === 0 ? "no execution is open" : `${executions} become disabled`}.`,
       does: `Deactivate 1 ${what}`,
       danger: true,
     },
     start: {
       title: `Start 1 ${what}?`,
-      text: `${name} is executed now, once.${open > 0 ? ` It has ${executions}: its word overlap decides what becomes of them.` : ""}`,
+      text: `${name} is executed now, once.${open > 0 ? ` It has ${executions}: its setting overlap decides what happens to them.` : ""}`,
       does: `Start 1 ${what}`,
     },
-    stop: { title: `Stop ${executions}?`, text: `What ${name} has not released by now stays unreleased, for good.`, does: `Stop ${executions}`, danger: true },
+    stop: { title: `Stop ${executions}?`, text: `Actions of ${name} that are not released yet stay unreleased permanently.`, does: `Stop ${executions}`, danger: true },
   };
   return questions[act];
 }
@@ -71,14 +71,14 @@ function DeleteButton({ name }: { name: string }) {
   const [, go] = useLocation();
   const action = useAction({
     run: () => del("/v1/campaigns/{name}", { path: { name } }),
-    told: () => {
+    message: () => {
       go("/campaigns");
       return `${name} is deleted`;
     },
-    touches: ["campaigns", "executions"],
+    invalidates: ["campaigns", "executions"],
   });
   async function ask(): Promise<void> {
-    const text = `${name} is forgotten with its versions, its executions and what they decided. While an execution is open that is refused.`;
+    const text = `${name} is deleted with its versions, its executions and their actions. This is refused while an execution is open.`;
     if (await confirm({ title: "Delete 1 campaign?", text, does: "Delete 1 campaign", danger: true })) action.mutate(undefined);
   }
   return (

@@ -1,4 +1,4 @@
-/** One campaign or batch: when it runs, what it did, why, and what it was before. */
+/** One campaign or batch: its runs and their reasons, its executions, its definition and older versions. */
 import { Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { updating } from "../../app/prefs";
@@ -47,7 +47,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
       {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <BatchActions kind={kind} batch={batch} />
       <Facts of={factsOf(batch)} />
-      <Section title="Why it runs, or does not">
+      <Section title="Why it runs, or not">
         <Explain
           queryKey={[kind, "explain", name, batch.status, batch.next_slot_at, batch.last_status, batch.open_executions]}
           load={(signal) => explanationOf(kind, name, undefined, signal)}
@@ -58,7 +58,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
         <LastExecutions kind={kind} name={name} />
       </Section>
       {typeof batch.definition["expression"] === "string" && (
-        <Section title="Whom it selects">
+        <Section title="Selected clients">
           <pre className={classes.code} tabIndex={0} aria-label="Expression">
             {batch.definition["expression"]}
           </pre>
@@ -81,7 +81,7 @@ function factsOf(batch: BatchDetail) {
     ["Type", batch.type.toLowerCase()],
     ["Open executions", String(batch.open_executions)],
     ["Last execution", batch.last_status === null ? null : <ExecutionState key="last" of={{ status: batch.last_status, paused_at: null }} />],
-    ["Its slot", <Instant key="slot" at={batch.last_slot_at} />],
+    ["Last slot", <Instant key="slot" at={batch.last_slot_at} />],
     ["Products", batch.product_codes.join(", ") || "none"],
     ["Version", String(batch.version)],
     ["Set by", batch.set_by],

@@ -1,4 +1,4 @@
-/** The list of one kind, with its filters and the drawer of the one that is open. */
+/** The list of campaigns or of batches, with its filters and its drawer. */
 import { DataTable, type Column } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
 import { ChoiceFilter, Filters, TextFilter } from "../../parts/Filters";
@@ -13,7 +13,7 @@ import { filterOf, listOf, STATUSES, TYPES, type Batch, type Kind } from "./kind
 const NAMES = ["q", "type", "status"] as const;
 const NONE: Record<Kind, string> = {
   campaigns: "Create one here, with tickwright campaigns put FILE, or with app.put_campaign.",
-  batches: "A program brings its own: a function with @app.batch, in a process that runs campaign-consumer.",
+  batches: "Define one in a program: a function with @app.batch, in a process with the role campaign-consumer.",
 };
 
 const COLUMNS: Column<Batch>[] = [
@@ -23,7 +23,7 @@ const COLUMNS: Column<Batch>[] = [
   { id: "next", header: "Next run", width: 140, cell: (one) => <Instant at={one.status === "SCHEDULED" ? one.next_slot_at : null} ago /> },
   { id: "open", header: "Open", width: 64, align: "right", hide: "sm", cell: (one) => one.open_executions },
   { id: "last", header: "Last execution", width: 180, hide: "sm", cell: (one) => (one.last_status === null ? "–" : <ExecutionState of={{ status: one.last_status, paused_at: null }} />) },
-  { id: "when", header: "Its slot", width: 130, hide: "md", cell: (one) => <Instant at={one.last_slot_at} ago /> },
+  { id: "when", header: "Last slot", width: 130, hide: "md", cell: (one) => <Instant at={one.last_slot_at} ago /> },
   { id: "products", header: "Products", width: 140, hide: "md", cell: (one) => <span title={one.product_codes.join(", ")}>{one.product_codes.join(", ")}</span> },
   { id: "version", header: "Version", width: 76, align: "right", hide: "md", cell: (one) => one.version },
 ];
@@ -37,7 +37,7 @@ export function BatchList({ kind }: { kind: Kind }) {
   return (
     <>
       <Filters names={NAMES}>
-        <TextFilter name="q" label="Name" placeholder="how it begins" width={240} first />
+        <TextFilter name="q" label="Name" placeholder="begins with" width={240} first />
         <ChoiceFilter name="status" label="Status" options={STATUSES.map((value) => ({ value, label: value.toLowerCase() }))} width={140} />
         <ChoiceFilter name="type" label="Type" options={TYPES.map((value) => ({ value, label: value.toLowerCase() }))} width={140} />
       </Filters>
@@ -50,7 +50,7 @@ export function BatchList({ kind }: { kind: Kind }) {
         openKey={url.one("name")}
         empty={
           <EmptyState title={filtered ? `No ${what} matches` : `There is no ${what}`}>
-            {filtered ? "Leave out a filter; a name is compared from its beginning on." : NONE[kind]}
+            {filtered ? "Remove a filter. The filter Name compares the beginning." : NONE[kind]}
           </EmptyState>
         }
       />

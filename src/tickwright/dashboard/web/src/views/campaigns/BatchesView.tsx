@@ -1,4 +1,4 @@
-/** The batches that programs bring: what they say of themselves, and when they run. */
+/** The batches that programs define, and when they run. */
 import { View } from "../../parts/View";
 import { BatchList } from "./BatchList";
 

@@ -1,4 +1,4 @@
-/** Campaigns: what runs when, and for admins how that is made and changed. */
+/** Campaigns and their next runs; admins create and change them. */
 import { Button } from "@mantine/core";
 import { Link } from "wouter";
 import { useMay } from "../../app/session";

@@ -1,4 +1,4 @@
-/** What an execution would do now: how many, ten of them, and whom it could not judge. Nothing is written. */
+/** The result of a dry run: the numbers of clients, ten examples, and clients that could not be judged. Nothing is written. */
 import { Button, Group } from "@mantine/core";
 import { post, type Schemas } from "../../api/client";
 import { useMay } from "../../app/session";
@@ -11,10 +11,10 @@ import classes from "./campaigns.module.css";
 
 export type DryRun = Schemas["DryRun"];
 
-/** The dry run of a campaign as it is saved. */
+/** The dry run of a saved campaign. */
 export function DryRunHere({ name }: { name: string }) {
   const may = useMay("operator");
-  const run = useAction({ run: () => post("/v1/campaigns/{name}/dry-run", { path: { name }, body: {} }), told: () => null, touches: [], quiet: true });
+  const run = useAction({ run: () => post("/v1/campaigns/{name}/dry-run", { path: { name }, body: {} }), message: () => null, invalidates: [], quiet: true });
   if (!may) return null;
   return (
     <>
@@ -22,7 +22,7 @@ export function DryRunHere({ name }: { name: string }) {
         <Button variant="default" loading={run.isPending} onClick={() => run.mutate(undefined)}>
           Dry run
         </Button>
-        <span className={classes.quiet}>Counts whom it would select now; nothing is written and nothing leaves.</span>
+        <span className={classes.quiet}>Counts the clients that it would select now; nothing is written and no action is released.</span>
       </Group>
       {run.error !== null && <ErrorBox error={run.error} />}
       {run.data !== undefined && <DryRunResult of={run.data} />}

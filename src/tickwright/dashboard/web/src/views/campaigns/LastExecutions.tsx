@@ -22,7 +22,7 @@ export function LastExecutions({ kind, name }: { kind: Kind; name: string }) {
         pages={{ rows: found.data?.items, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.id}
         onOpen={(one) => go(`/executions?execution=${one.id}`)}
-        empty={<p className={classes.none}>It was never executed.</p>}
+        empty={<p className={classes.none}>There is no execution yet.</p>}
       />
       {(found.data?.items.length ?? 0) > 0 && <Link href={`/executions?kind=${kind === "campaigns" ? "campaign" : "program"}&name=${encodeURIComponent(name)}`}>All executions of {name}</Link>}
     </>

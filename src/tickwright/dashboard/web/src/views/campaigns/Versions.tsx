@@ -1,4 +1,4 @@
-/** The versions of a definition; two of them beside each other, word by word. */
+/** The versions of a definition, and the differences of two of them, field by field. */
 import { Button, Group, Select } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Differences } from "../../parts/Differences";
@@ -19,7 +19,7 @@ export function Versions({ kind, batch }: { kind: Kind; batch: BatchDetail }) {
   });
   if (pages.rows === undefined) return pages.error ? <ErrorBox error={pages.error} onRetry={pages.again} /> : <Waiting lines={2} />;
   const numbers = pages.rows.map((one) => one.version);
-  // What is listed, newest first, and not what the detail says: it may be older than the list.
+  // the newest versions of the list, not that of `batch`, which may be older than the list
   const [from, to] = [Number(url.one("from") || numbers[1]), Number(url.one("to") || numbers[0])];
   return (
     <>

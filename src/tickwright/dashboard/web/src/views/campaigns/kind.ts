@@ -1,4 +1,4 @@
-/** Campaigns, and the batches that programs bring: the same routes below two paths. */
+/** Campaigns, and batches of programs: the same routes below two paths. */
 import { get, post, type Schemas } from "../../api/client";
 import type { Url } from "../../parts/useUrl";
 
@@ -7,8 +7,8 @@ export type Batch = Schemas["BatchView"];
 export type BatchDetail = Schemas["BatchDetail"];
 export type Act = "activate" | "deactivate" | "start" | "stop";
 
-/** What is asked again after an action on any of them. */
-export const TOUCHED = ["campaigns", "batches", "executions"] as const;
+/** The lists that are fetched again after an action. */
+export const INVALIDATES = ["campaigns", "batches", "executions"] as const;
 export const ONE: Record<Kind, string> = { campaigns: "campaign", batches: "batch" };
 export const TYPES = ["MANUAL", "AUTOMATIC"] as const;
 export const STATUSES = ["SCHEDULED", "IDLE"] as const;

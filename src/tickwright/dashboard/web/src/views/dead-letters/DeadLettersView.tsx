@@ -1,16 +1,16 @@
-/** What was given up, by kind, and how it goes back to work. */
+/** Dead letters by kind, and their requeue. */
 import { SegmentedControl } from "@mantine/core";
 import { useOverview } from "../../app/live";
 import { count } from "../../parts/Figure";
-import { Checked } from "../../parts/Understood";
+import { CheckedParameter } from "../../parts/ParameterChecks";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
-import { kindOf, WORDS, type Kind } from "./kinds";
+import { kindOf, LABELS, type Kind } from "./kinds";
 import { QueuedLetters } from "./QueuedLetters";
 import { StoredLetters } from "./StoredLetters";
 
 const KINDS: readonly Kind[] = ["job", "outbox", "fanout", "reports"];
-/** What the overview counts stops there. */
+/** The overview counts dead letters up to this number. */
 const COUNTED_MAX = 10_000;
 
 export default function DeadLettersView() {
@@ -20,12 +20,12 @@ export default function DeadLettersView() {
   const numbers: Record<Kind, number | null> = { job: dead?.jobs ?? null, outbox: dead?.outbox ?? null, fanout: dead?.fanout ?? null, reports: null };
   const tabs = KINDS.map((value) => {
     const number = numbers[value];
-    return { value, label: number === null || number === 0 ? WORDS[value].label : `${WORDS[value].label} ${count(number, COUNTED_MAX)}` };
+    return { value, label: number === null || number === 0 ? LABELS[value].label : `${LABELS[value].label} ${count(number, COUNTED_MAX)}` };
   });
   const change = (value: string) => url.set({ kind: value === "job" ? null : value, subject: null, letter: null });
   return (
     <View title="Dead letters">
-      <Checked name="kind" label="Kind" possible={KINDS} />
+      <CheckedParameter name="kind" label="Kind" possible={KINDS} />
       <SegmentedControl aria-label="Kind" style={{ alignSelf: "flex-start", maxWidth: "100%", overflowX: "auto" }} value={kind} onChange={change} data={tabs} />
       {kind === "job" || kind === "outbox" ? <StoredLetters key={kind} kind={kind} /> : <QueuedLetters key={kind} kind={kind} />}
     </View>

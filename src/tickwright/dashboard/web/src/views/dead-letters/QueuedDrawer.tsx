@@ -1,4 +1,4 @@
-/** One dead letter of a queue: what it is about, why it was given up, and its body as text. */
+/** One dead letter of a queue: its subject, its reason, and its body as text. */
 import { Stack, Text } from "@mantine/core";
 import { Link } from "wouter";
 import { parseUsers, pretty } from "../../api/json";
@@ -9,22 +9,22 @@ import { Json } from "../../parts/Json";
 import { Side } from "../../parts/Side";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
-import { WORDS, type Queued, type QueuedKind } from "./kinds";
+import { LABELS, type Queued, type QueuedKind } from "./kinds";
 
 interface Props {
   kind: QueuedKind;
-  /** What the URL names; empty when none is open. */
+  /** The key in the URL; empty if no drawer is open. */
   place: string;
   letter: Queued | undefined;
-  asked: boolean;
+  loaded: boolean;
   onClose: () => void;
 }
 
-export function QueuedDrawer({ kind, place, letter, asked, onClose }: Props) {
-  const { one } = WORDS[kind];
+export function QueuedDrawer({ kind, place, letter, loaded, onClose }: Props) {
+  const { one } = LABELS[kind];
   return (
     <Side open={place !== ""} title={`Dead ${one} ${place}`} onClose={onClose}>
-      {letter !== undefined ? <One kind={kind} letter={letter} /> : asked ? <EmptyState title="It is not in this list">It went back into its queue, or older ones came before it.</EmptyState> : <Waiting />}
+      {letter !== undefined ? <One kind={kind} letter={letter} /> : loaded ? <EmptyState title="It is not in this list">It was requeued, or it is not among the oldest, which are shown.</EmptyState> : <Waiting />}
     </Side>
   );
 }
@@ -38,7 +38,7 @@ function One({ kind, letter }: { kind: QueuedKind; letter: Queued }) {
       <Facts
         of={[
           ["Reason", letter.reason],
-          [WORDS[kind].subject, letter.subject],
+          [LABELS[kind].subject, letter.subject],
           [kind === "fanout" ? "Entity" : "Report", letter.about === null ? null : <About key="about" kind={kind} about={letter.about} />],
           ["Given up", <Instant key="died" at={letter.diedAt} />],
           ["Message id", letter.id],
@@ -55,7 +55,7 @@ function About({ kind, about }: { kind: QueuedKind; about: string }) {
   return <Link href={kind === "fanout" ? `/entities?entity=${encodeURIComponent(about)}` : `/reports?report=${about}`}>{about}</Link>;
 }
 
-/** JSON line by line, digit by digit; anything else, and what was cut, as it came. */
+/** Indented JSON with all digits; a body that is cut off or is not JSON stays as it is. */
 function readable(body: string): string {
   try {
     return pretty(parseUsers(body));

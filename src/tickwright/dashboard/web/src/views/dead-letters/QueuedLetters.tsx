@@ -10,18 +10,18 @@ import { Filters, TextFilter } from "../../parts/Filters";
 import { Instant } from "../../parts/Instant";
 import { useSelection } from "../../parts/useSelection";
 import { useUrl } from "../../parts/useUrl";
-import { queued, WORDS, type Queued, type QueuedKind } from "./kinds";
+import { LABELS, queued, type Queued, type QueuedKind } from "./kinds";
 import { QueuedDrawer } from "./QueuedDrawer";
 import { RequeueQueued } from "./RequeueQueued";
 import classes from "./letters.module.css";
 
-/** To look takes the messages out of the queue for a moment, so it is not done as often as elsewhere. */
+/** Reading takes the messages out of the queue for a moment, so this list is refreshed less often than others. */
 const EVERY_MS = 15_000;
 
 function columns(kind: QueuedKind): Column<Queued>[] {
   return [
     { id: "about", header: kind === "fanout" ? "Entity" : "Report", width: 150, cell: (one) => <span title={one.about ?? ""}>{one.about ?? "unreadable"}</span> },
-    { id: "subject", header: WORDS[kind].subject, width: 150, cell: (one) => <span title={one.subject ?? ""}>{one.subject}</span> },
+    { id: "subject", header: LABELS[kind].subject, width: 150, cell: (one) => <span title={one.subject ?? ""}>{one.subject}</span> },
     { id: "died", header: "Given up", width: 130, cell: (one) => <Instant at={one.diedAt} ago /> },
     { id: "reason", header: "Reason", width: 140, hide: "sm", cell: (one) => <span title={one.reason}>{one.reason.replaceAll("_", " ")}</span> },
     { id: "error", header: "Error", hide: "sm", cell: (one) => <span title={one.error}>{one.error}</span> },
@@ -39,41 +39,41 @@ export function QueuedLetters({ kind }: { kind: QueuedKind }) {
     queryFn: ({ signal }) => queued(kind, subject, signal),
     refetchInterval: held ? false : EVERY_MS,
   });
-  useEffect(() => selection.clear(), [subject]); // what is chosen is what is seen
+  useEffect(() => selection.clear(), [subject]); // only rows of the current list stay chosen
   const rows = found.data?.items;
   const open = url.one("letter");
-  const words = WORDS[kind];
+  const labels = LABELS[kind];
   return (
     <>
       <div className={classes.bar}>
         <Filters names={["subject"]}>
-          <TextFilter name="subject" label={words.subject} placeholder="exact" width={words.subjectWidth} first />
+          <TextFilter name="subject" label={labels.subject} placeholder="exact" width={labels.subjectWidth} first />
         </Filters>
         <RequeueQueued kind={kind} chosen={(rows ?? []).filter((one) => selection.has(one.key))} all={subject === "" ? (found.data?.count ?? 0) : 0} onDone={selection.clear} />
       </div>
       <DataTable
-        label={`Dead letters, ${words.many}, the oldest first`}
+        label={`Dead letters, ${labels.many}, the oldest first`}
         columns={columns(kind)}
         pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.key}
-        rowName={(one) => `${words.one} ${one.key}`}
+        rowName={(one) => `${labels.one} ${one.key}`}
         onOpen={(one) => url.set({ letter: one.key }, true)}
         openKey={open}
         {...(may ? { selection } : {})}
-        empty={<Nothing kind={kind} subject={subject} all={found.data?.count ?? 0} />}
+        empty={<Empty kind={kind} subject={subject} all={found.data?.count ?? 0} />}
       />
       {rows !== undefined && rows.length > 0 && rows.length < (found.data?.count ?? 0) && (
         <p className={classes.note} role="status">
-          {subject === "" ? `The oldest ${count(rows.length)} of ${count(found.data?.count ?? 0)} are shown.` : `Those of ${subject} among the oldest 1,000 are shown, at most 100; there are ${count(found.data?.count ?? 0)} in all.`}
+          {subject === "" ? `The oldest ${count(rows.length)} of ${count(found.data?.count ?? 0)} are shown.` : `At most 100 of ${subject} among the oldest 1,000 are shown; there are ${count(found.data?.count ?? 0)} dead letters in all.`}
         </p>
       )}
-      <QueuedDrawer kind={kind} place={open} letter={rows?.find((one) => one.key === open)} asked={rows !== undefined} onClose={() => url.set({ letter: null })} />
+      <QueuedDrawer kind={kind} place={open} letter={rows?.find((one) => one.key === open)} loaded={rows !== undefined} onClose={() => url.set({ letter: null })} />
     </>
   );
 }
 
-function Nothing({ kind, subject, all }: { kind: QueuedKind; subject: string; all: number }) {
-  if (subject !== "" && all > 0) return <EmptyState title={`Nothing of ${subject} among the oldest 1,000`}>There are {count(all)} in all; leave out the filter to see the oldest.</EmptyState>;
-  if (kind === "fanout") return <EmptyState title="No entity task was given up">A task comes here that no consumer can read or handle, or that is delivered again and again without an end.</EmptyState>;
-  return <EmptyState title="No report call was given up">A call only says sooner what the ledger says; one that no listener can read comes here. Without RabbitMQ there are no calls.</EmptyState>;
+function Empty({ kind, subject, all }: { kind: QueuedKind; subject: string; all: number }) {
+  if (subject !== "" && all > 0) return <EmptyState title={`Nothing of ${subject} among the oldest 1,000`}>There are {count(all)} dead letters in all; remove the filter to see the oldest.</EmptyState>;
+  if (kind === "fanout") return <EmptyState title="No entity task was given up">A task becomes a dead letter if no consumer can read or handle it, or if it is redelivered too often.</EmptyState>;
+  return <EmptyState title="No report call was given up">A call becomes a dead letter if no listener can read it. Calls only speed up reports; the ledger decides. Without RabbitMQ there are none.</EmptyState>;
 }

@@ -1,4 +1,4 @@
-/** Dead letters that are in the database, the youngest first: failed jobs, and messages that could not be delivered. */
+/** Dead letters in the database, the newest first: failed jobs, and messages that could not be delivered. */
 import { Button } from "@mantine/core";
 import { useEffect } from "react";
 import { Link, useLocation } from "wouter";
@@ -14,14 +14,14 @@ import { useAction } from "../../parts/useAction";
 import { usePages } from "../../parts/usePages";
 import { useSelection } from "../../parts/useSelection";
 import { useUrl } from "../../parts/useUrl";
-import { WORDS, type StoredKind } from "./kinds";
+import { LABELS, type StoredKind } from "./kinds";
 import classes from "./letters.module.css";
 
 type Letter = Schemas["DeadLetter"];
 type Kind = StoredKind;
-type Which = { kind: Kind; ids: string[] } | { kind: Kind; subject: string; number: Many };
-/** How many there are; `more`: so many at least. */
-interface Many {
+type Which = { kind: Kind; ids: string[] } | { kind: Kind; subject: string; number: Matches };
+/** How many match; with `more` it is a lower bound. */
+interface Matches {
   requeued: number;
   more: boolean;
 }
@@ -36,7 +36,7 @@ const COLUMNS: Column<Letter>[] = [
   { id: "error", header: "Error", hide: "sm", cell: (one) => <span title={one.error_message ?? ""}>{one.error_message}</span> },
 ];
 
-/** Requeue what is meant, a thousand a call; return how many went back. What dies again meanwhile is not taken twice. */
+/** Requeue a thousand a call; return how many were requeued. What becomes a dead letter again meanwhile is not requeued twice. */
 async function requeue(which: Which): Promise<number> {
   if ("ids" in which) {
     let done = 0;
@@ -67,26 +67,26 @@ export function StoredLetters({ kind }: { kind: Kind }) {
     queryKey: ["dead_letters", kind, subject],
     load: (cursor, signal) => get("/v1/dead-letters", { query: { kind, subject, cursor, limit: 100 }, signal }),
   });
-  useEffect(() => selection.clear(), [subject]); // what is chosen is what is seen
-  const empty = subject === "" ? "Nothing was given up" : `Nothing was given up of ${subject}`;
+  useEffect(() => selection.clear(), [subject]); // only rows of the current list stay chosen
+  const empty = `No ${LABELS[kind].one}${subject === "" ? "" : ` of ${subject}`} was given up`;
   return (
     <>
       <div className={classes.bar}>
         <Filters names={["subject"]}>
-          <TextFilter name="subject" label={WORDS[kind].subject} placeholder="exact" width={WORDS[kind].subjectWidth} first />
+          <TextFilter name="subject" label={LABELS[kind].subject} placeholder="exact" width={LABELS[kind].subjectWidth} first />
         </Filters>
-        {kind === "job" && <Link href={`/jobs?${new URLSearchParams({ state: "failed", ...(subject === "" ? {} : { type: subject }) })}`}>By a part of their error</Link>}
+        {kind === "job" && <Link href={`/jobs?${new URLSearchParams({ state: "failed", ...(subject === "" ? {} : { type: subject }) })}`}>Filter by error text</Link>}
         <Requeue kind={kind} subject={subject} ids={selection.ids} onDone={selection.clear} />
       </div>
       <DataTable
-        label={`Dead letters, ${WORDS[kind].many}, the youngest first`}
+        label={`Dead letters, ${LABELS[kind].many}, the newest first`}
         columns={COLUMNS}
         pages={pages}
         rowKey={(one) => one.id}
         rowName={(one) => `${one.kind} ${one.id}`}
         {...(kind === "job" ? { onOpen: (one: Letter) => go(`/jobs?job=${one.id}`) } : {})}
         selection={selection}
-        empty={<EmptyState title={empty}>A job comes here after its last attempt, a message when its destination refuses it for good.</EmptyState>}
+        empty={<EmptyState title={empty}>A job becomes a dead letter after its last attempt, a message if its destination refuses it permanently.</EmptyState>}
       />
     </>
   );
@@ -102,25 +102,25 @@ interface Props {
 function Requeue({ kind, subject, ids, onDone }: Props) {
   const may = useMay("operator");
   const confirm = useConfirm();
-  const named = (number: number) => `${count(number)} ${number === 1 ? WORDS[kind].one : WORDS[kind].many}`;
-  const action = useAction({ run: requeue, told: (done) => `${named(done)} went back to work`, touches: ["dead_letters", "jobs"] });
-  const look = useAction({ run: () => post("/v1/dead-letters/requeue", { body: { kind, subject, dry_run: true } }), told: () => null, touches: [] });
+  const named = (number: number) => `${count(number)} ${number === 1 ? LABELS[kind].one : LABELS[kind].many}`;
+  const action = useAction({ run: requeue, message: (done) => `${named(done)} requeued`, invalidates: ["dead_letters", "jobs"] });
+  const dryRun = useAction({ run: () => post("/v1/dead-letters/requeue", { body: { kind, subject, dry_run: true } }), message: () => null, invalidates: [] });
   if (!may) return null;
   async function ask(): Promise<void> {
-    const number: Many = ids.length > 0 ? { requeued: ids.length, more: false } : await look.mutateAsync(undefined);
+    const number: Matches = ids.length > 0 ? { requeued: ids.length, more: false } : await dryRun.mutateAsync(undefined);
     const does = `Requeue ${named(number.requeued)}${number.more ? " or more" : ""}`;
-    const none = number.requeued === 0 && !number.more ? `There is nothing of ${subject} any more. ` : "";
+    const none = number.requeued === 0 && !number.more ? `No dead letter of ${subject} is left. ` : "";
     const text = `${none}They are due now and keep their ids and attempts. The oldest go first.`;
     const which: Which = ids.length > 0 ? { kind, ids: [...ids] } : { kind, subject, number };
     if (await confirm({ title: `${does}${ids.length > 0 ? "" : ` of ${subject}`}?`, text, does })) action.mutate(which, { onSuccess: onDone });
   }
-  const label = ids.length > 0 ? `Requeue ${named(ids.length)}` : subject === "" ? "Requeue" : `Requeue all ${WORDS[kind].many} of ${subject}`;
+  const label = ids.length > 0 ? `Requeue ${named(ids.length)}` : subject === "" ? "Requeue" : `Requeue all ${LABELS[kind].many} of ${subject}`;
   return (
     <Button
       disabled={ids.length === 0 && subject === ""}
-      loading={action.isPending || look.isPending}
+      loading={action.isPending || dryRun.isPending}
       onClick={() => void ask().catch(() => undefined)}
-      title="Choose some, or name a task type or destination"
+      title="Choose dead letters, or filter by a task type or destination"
     >
       {label}
     </Button>

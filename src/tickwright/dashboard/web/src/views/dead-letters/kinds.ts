@@ -1,4 +1,4 @@
-/** What can be given up: jobs and messages are in the database; entity tasks and calls of reports where their queues are. */
+/** The kinds of dead letters: jobs and messages are in the database; entity tasks and report calls are in RabbitMQ. */
 import { get, post, type Schemas } from "../../api/client";
 import { Users } from "../../api/json";
 
@@ -6,8 +6,8 @@ export type StoredKind = "job" | "outbox";
 export type QueuedKind = "fanout" | "reports";
 export type Kind = StoredKind | QueuedKind;
 
-interface Words {
-  /** The tab. */
+interface Labels {
+  /** Of the tab. */
   label: string;
   one: string;
   many: string;
@@ -15,7 +15,7 @@ interface Words {
   subjectWidth: number;
 }
 
-export const WORDS: Record<Kind, Words> = {
+export const LABELS: Record<Kind, Labels> = {
   job: { label: "Jobs", one: "job", many: "jobs", subject: "Task type or destination", subjectWidth: 260 },
   outbox: { label: "Messages", one: "message", many: "messages", subject: "Task type or destination", subjectWidth: 260 },
   fanout: { label: "Entity tasks", one: "entity task", many: "entity tasks", subject: "Module", subjectWidth: 200 },
@@ -24,14 +24,14 @@ export const WORDS: Record<Kind, Words> = {
 
 /** Return the kind that the URL names; jobs without one. */
 export function kindOf(text: string): Kind {
-  return Object.hasOwn(WORDS, text) ? (text as Kind) : "job";
+  return Object.hasOwn(LABELS, text) ? (text as Kind) : "job";
 }
 
 /** A dead letter of a queue. */
 export interface Queued {
-  /** Of its row; two messages may have one id, or none. */
+  /** The key of its row; several messages may have the same id, or none. */
   key: string;
-  /** `null`: it can only go back with all. */
+  /** `null`: it can only be requeued with all. */
   id: string | null;
   subject: string | null;
   /** The entity's code or the report's id. */
@@ -49,7 +49,7 @@ export interface QueuedPage {
   count: number;
 }
 
-/** As many are shown: the oldest. */
+/** So many are shown, the oldest first. */
 const SHOWN_MAX = 100;
 
 export async function queued(kind: QueuedKind, subject: string, signal: AbortSignal): Promise<QueuedPage> {
@@ -79,7 +79,7 @@ function keyed(letters: Omit<Queued, "key">[]): Queued[] {
 export const CALL_MAX = 1000;
 type Request = Schemas["DeadMessagesRequest"];
 
-/** Put a thousand back at most. Ids of messages are texts, also those that are all digits. */
+/** Requeue at most a thousand. Ids of messages are strings, even if they consist of digits. */
 export function requeue(kind: QueuedKind, request: Request): Promise<Schemas["DeadMessagesRequeued"]> {
   const body = new Users(() => request) as unknown as Request;
   return kind === "fanout" ? post("/v1/dead-letters/fanout/requeue", { body }) : post("/v1/dead-letters/reports/requeue", { body });

@@ -1,4 +1,4 @@
-/** Entities against the modules that they are polled for, with the last success of each; above, modules against windows. */
+/** Entities with the modules that they are polled for and the last success of each; above, modules against windows. */
 import { Button } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -17,22 +17,22 @@ import { Matrix } from "../modules/Matrix";
 import classes from "../modules/modules.module.css";
 import { EntityDrawer } from "./EntityDrawer";
 import { EntityForm } from "./EntityForm";
-import { stateOf } from "./standing";
+import { stateOf } from "./state";
 
-type Standing = Schemas["EntityStanding"];
+type Entity = Schemas["EntityState"];
 const NAMES = ["q", "module", "enabled"] as const;
 
-const COLUMNS: Column<Standing>[] = [
+const COLUMNS: Column<Entity>[] = [
   { id: "code", header: "Entity", width: 190, cell: (one) => <span title={one.code}>{one.code}</span> },
   { id: "polled", header: "Polling", width: 100, cell: (one) => <StateBadge state={one.is_polling_enabled ? "enabled" : "paused"} /> },
   { id: "partner", header: "Partner", width: 120, hide: "md", cell: (one) => one.partner ?? "–" },
   { id: "modules", header: "Modules, with the last success of each", cell: (one) => <Modules of={one} /> },
 ];
 
-function Modules({ of: one }: { of: Standing }) {
-  if (one.modules.length === 0) return "polled for nothing";
+function Modules({ of: one }: { of: Entity }) {
+  if (one.modules.length === 0) return "none";
   return (
-    <span className={classes.standing}>
+    <span className={classes.states}>
       {one.modules.map((module) => (
         <span key={module.name} title={module.last_error ?? undefined}>
           <StateBadge {...stateOf(module, one.is_polling_enabled)} /> {module.name} <Instant at={module.last_success_at} ago />
@@ -68,7 +68,7 @@ export default function EntitiesView() {
     >
       <Matrix hours={6} module={filter.module} polledOnly />
       <Filters names={NAMES}>
-        <TextFilter name="q" label="Entity" placeholder="how its code begins" width={220} first />
+        <TextFilter name="q" label="Entity" placeholder="begins with" width={220} first />
         <ChoiceFilter name="module" label="Module" names options={(modules.data?.items ?? []).map((one) => one.name)} />
         <ChoiceFilter
           name="enabled"
@@ -89,10 +89,10 @@ export default function EntitiesView() {
         openKey={url.one("entity")}
         empty={
           pages.hasMore ? (
-            <EmptyState title="No entity matches so far">A page looks at 5,000 at most; the next one is being asked for.</EmptyState>
+            <EmptyState title="No entity matches so far">One request searches at most 5,000 entities; the next one is being sent.</EmptyState>
           ) : (
             <EmptyState title={filtered ? "No entity matches" : "There is no entity"}>
-              {filtered ? "Leave out a filter; a code is compared from its beginning on." : "Create one here, with tickwright entities put, or as a row in tickwright.entities."}
+              {filtered ? "Remove a filter. The filter Entity compares the beginning of the code." : "Create one here, with tickwright entities put, or as a row in tickwright.entities."}
             </EmptyState>
           )
         }

@@ -1,4 +1,4 @@
-/** One entity: what became of polling it, module by module, and why. */
+/** One entity: the state of its polls for each module, and the reason. */
 import { Select, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -18,7 +18,7 @@ import { useUrl } from "../../parts/useUrl";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
 import { EntityActions } from "./EntityActions";
-import { stateOf } from "./standing";
+import { stateOf } from "./state";
 
 type Detail = Schemas["EntityDetail"];
 type Module = Schemas["EntityModule"];
@@ -61,7 +61,7 @@ function Shown({ code, onClose }: { code: string; onClose: () => void }) {
           rowKey={(module) => module.name}
           onOpen={(module) => url.set({ of: module.name })}
           openKey={chosen?.name ?? null}
-          empty={<EmptyState title="It is polled for no module">An admin edits it here, or with tickwright entities put.</EmptyState>}
+          empty={<EmptyState title="It is polled for no module">An admin can add modules here, or with tickwright entities put.</EmptyState>}
         />
       </Section>
       {chosen !== undefined && <Why code={code} chosen={chosen} modules={one.modules} onChoose={(name) => url.set({ of: name })} />}
@@ -77,7 +77,7 @@ function columnsOf(entity: Detail): Column<Module>[] {
     { id: "name", header: "Module", cell: (one) => one.name },
     { id: "state", header: "State", width: 100, cell: (one) => <StateBadge {...stateOf(one, entity.is_polling_enabled)} /> },
     { id: "success", header: "Last success", width: 130, cell: (one) => <Instant at={one.last_success_at} ago /> },
-    { id: "failures", header: "Failed since", width: 100, align: "right", hide: "sm", cell: (one) => one.failures },
+    { id: "failures", header: "Failures since", width: 100, align: "right", hide: "sm", cell: (one) => one.failures },
     { id: "next", header: "Next window", width: 110, hide: "sm", cell: (one) => <Instant at={one.next_window_at} ago /> },
     { id: "error", header: "Last error", width: "28%", hide: "md", cell: (one) => <span title={one.last_error ?? ""}>{one.last_error ?? "–"}</span> },
   ];
@@ -92,7 +92,7 @@ interface WhyProps {
 
 function Why({ code, chosen, modules, onChoose }: WhyProps) {
   return (
-    <Section title="Why it is polled now, or is not">
+    <Section title="Why it is polled now, or not">
       <Select label="Module" w={200} mb="xs" data={modules.map((one) => one.name)} value={chosen.name} onChange={onChoose} allowDeselect={false} />
       <Explain
         queryKey={["fanout", "explain", code, chosen.name, chosen.failures, chosen.running_since, chosen.last_success_at]}

@@ -1,4 +1,4 @@
-/** Makes an entity, or sets it whole; a code that is taken is set, too, so the form that makes one asks first. */
+/** Creates an entity, or replaces all its fields. If the code of a new entity exists, the form asks before it replaces that entity. */
 import { Alert, Button, Checkbox, Group, Modal, MultiSelect, Stack, TextInput } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
@@ -10,7 +10,7 @@ import { JsonField } from "../../parts/JsonField";
 import { useAction } from "../../parts/useAction";
 
 interface Props {
-  /** The entity to be changed, as it is now; left out, one is made. */
+  /** The entity to change, in its current state; left out, one is created. */
   entity?: Schemas["EntityDetail"];
   onClose: () => void;
 }
@@ -54,14 +54,14 @@ export function EntityForm({ entity, onClose }: Props) {
           )}
           {entity?.config_version !== opened && (
             <Alert variant="light" color="yellow">
-              Somebody changed it since this form was opened. What is saved here takes the place of that.
+              This entity was changed after this form was opened. Saving the form replaces that change.
             </Alert>
           )}
           <Modules chosen={fields.modules} onChange={(modules) => change({ modules })} />
-          <TextInput label="Partner" description="whose quota its calls count for" placeholder="none" value={fields.partner} onChange={(event) => change({ partner: event.currentTarget.value })} />
+          <TextInput label="Partner" description="its calls use this partner's quota" placeholder="none" value={fields.partner} onChange={(event) => change({ partner: event.currentTarget.value })} />
           <JsonField
             label="Party"
-            description={"JSON; it goes into messages as it is, so a secret is written ${env:NAME}"}
+            description={"JSON; messages contain it as it is, so write a secret as ${env:NAME}"}
             value={fields.party}
             onChange={(text) => change({ party: text })}
           />
@@ -69,10 +69,10 @@ export function EntityForm({ entity, onClose }: Props) {
           {save.error !== null && <ErrorBox error={save.error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
-              Leave it
+              Go back
             </Button>
             <Button type="submit" disabled={party.value === null} loading={save.isPending}>
-              {entity === undefined ? "Create 1 entity" : "Set 1 entity"}
+              {entity === undefined ? "Create 1 entity" : "Save 1 entity"}
             </Button>
           </Group>
         </Stack>
@@ -81,7 +81,7 @@ export function EntityForm({ entity, onClose }: Props) {
   );
 }
 
-/** Those that there are, and those that the entity has: one that nobody declares any more can be left out, too. */
+/** The modules that exist and those of the entity: a module that no longer exists can be removed. */
 function Modules({ chosen, onChange }: { chosen: string[]; onChange: (names: string[]) => void }) {
   const found = useQuery({ queryKey: ["fanout", "modules"], queryFn: ({ signal }) => get("/v1/modules", { signal }), staleTime: 30_000 });
   const names = [...new Set([...(found.data?.items ?? []).map((one) => one.name), ...chosen])].sort();
@@ -89,7 +89,7 @@ function Modules({ chosen, onChange }: { chosen: string[]; onChange: (names: str
     <MultiSelect
       label="Modules"
       description="what it is polled for"
-      placeholder={chosen.length === 0 ? "polled for nothing" : ""}
+      placeholder={chosen.length === 0 ? "none" : ""}
       data={names}
       value={chosen}
       onChange={onChange}
@@ -112,23 +112,23 @@ function useSave(fields: Fields, isNew: boolean, onClose: () => void) {
       };
       return put("/v1/entities/{code}", { path: { code }, body });
     },
-    told: (stored) => {
+    message: (stored) => {
       onClose();
-      return `${stored.entity.code} ${stored.created ? "is created" : "is set"}`;
+      return `${stored.entity.code} ${stored.created ? "is created" : "is saved"}`;
     },
-    touches: ["fanout"],
+    invalidates: ["fanout"],
     quiet: true,
   });
-  /** A put sets what is there: who means to make an entity is not to write over one unseen. */
+  /** A PUT replaces an existing entity, so a new entity with the code of another needs a confirmation. */
   async function ask(): Promise<void> {
-    const question = { title: "Set 1 entity?", text: `There is an entity ${code} already. Its modules, partner and party become what is written here.`, does: "Set 1 entity", danger: true };
-    if (!isNew || !(await isThere(code)) || (await confirm(question))) action.mutate(undefined);
+    const question = { title: "Replace 1 entity?", text: `The entity ${code} exists. Its modules, partner and party are replaced by those of this form.`, does: "Replace 1 entity", danger: true };
+    if (!isNew || !(await exists(code)) || (await confirm(question))) action.mutate(undefined);
   }
   return { ask, error: action.error, isPending: action.isPending };
 }
 
-/** Whether there is one; the first that begins so is itself. What is wrong with a code is said by the put. */
-async function isThere(code: string): Promise<boolean> {
+/** Whether an entity has this code: it is the first one of those that begin with it. The PUT reports an invalid code. */
+async function exists(code: string): Promise<boolean> {
   try {
     return (await get("/v1/fanout/entities", { query: { q: code, limit: 1 } })).items[0]?.code === code;
   } catch {

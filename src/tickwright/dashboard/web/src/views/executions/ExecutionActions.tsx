@@ -1,4 +1,4 @@
-/** Pause, resume, stop, retry: each asks first. */
+/** Pause, resume, stop, retry: each asks for confirmation. */
 import { Button, Group } from "@mantine/core";
 import { post, type Schemas } from "../../api/client";
 import { useMay } from "../../app/session";
@@ -27,8 +27,8 @@ export function ExecutionActions({ execution: one }: { execution: Detail }) {
   const confirm = useConfirm();
   const action = useAction({
     run: (act: Act) => run(act, one.id),
-    told: (done) => `Execution ${done.id}: ${done.outcome}`,
-    touches: ["executions", "campaigns", "batches"],
+    message: (done) => `Execution ${done.id}: ${done.outcome}`,
+    invalidates: ["executions", "campaigns", "batches"],
   });
   if (!may) return null;
   const acts = ACTS.filter((act) => possible(act, one));
@@ -58,10 +58,10 @@ function questionOf(act: Act, one: Detail): Question {
   const left = one.planned_at === null ? "" : ` ${count(one.chunks - one.chunks_done)} of ${count(one.chunks)} chunks are not done.`;
   const does = `${LABELS[act]} 1 execution`;
   const texts: Record<Act, string> = {
-    pause: "No more chunks begin and none is released; those at work end.",
-    resume: "It goes on where it was paused.",
-    stop: `It ends, stopped: ${count(one.actions - one.released)} actions that were not released stay unreleased, for good.`,
-    retry: "It goes on at the chunks that are not done, each with all its attempts; what is done is not done again.",
+    pause: "No further chunk starts and none is released; running chunks finish.",
+    resume: "It continues where it was paused.",
+    stop: `It ends as stopped: ${count(one.actions - one.released)} actions that were not released stay unreleased permanently.`,
+    retry: "It continues with the chunks that are not done, each with all its attempts; chunks that are done are not repeated.",
   };
   return { title: `${does}?`, text: `Of ${one.name}. ${texts[act]}${left}`, does, danger: act === "stop" };
 }

@@ -1,4 +1,4 @@
-/** One execution while it goes on: progress, pace, who works, what was skipped, what was decided, and why it stands. */
+/** One execution: progress, pace, workers, skipped clients, actions, and the reason for its state. */
 import { Code, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -12,8 +12,8 @@ import { Json } from "../../parts/Json";
 import { Side } from "../../parts/Side";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
+import { ClientActions } from "./ClientActions";
 import { ExecutionState } from "./columns";
-import { Decisions } from "./Decisions";
 import { ExecutionActions } from "./ExecutionActions";
 import classes from "./executions.module.css";
 import { Progress } from "./Progress";
@@ -43,7 +43,7 @@ function Shown({ id }: { id: string }) {
       <ExecutionActions execution={one} />
       <Progress of={one} />
       <Facts of={factsOf(one)} />
-      <Section title="Why it is where it is">
+      <Section title="Why it is in this state">
         <Explain
           queryKey={["executions", "explain", id, one.status, one.paused_at, one.chunks_done, one.chunks_released]}
           load={(signal) => get("/v1/executions/{execution_id}/explain", { path: { execution_id: id }, signal })}
@@ -52,33 +52,33 @@ function Shown({ id }: { id: string }) {
       {one.error_message !== null && <Failure of={one} />}
       <Workers of={one} />
       <Skips of={one} />
-      <Section title="What it decided">
-        <Decisions execution={one} />
+      <Section title="Actions">
+        <ClientActions execution={one} />
       </Section>
-      <Section title="Definition that it was begun with">
+      <Section title="Definition of this execution">
         <Json label="definition" value={one.definition} />
       </Section>
     </Stack>
   );
 }
 
-/** Whether its figures change from second to second. */
+/** Whether its figures still change. */
 const moves = (one: Detail | undefined): boolean => one !== undefined && (one.finished_at === null || one.released < one.actions) && one.ended_why === null;
 
 function factsOf(one: Detail) {
   const to = one.kind === "campaign" ? "/campaigns" : "/batches";
   return [
     ["Status", <ExecutionState key="status" of={one} />],
-    ["Of", <Link key="of" href={`${to}?name=${encodeURIComponent(one.name)}`}>{one.name}</Link>],
+    ["Campaign or batch", <Link key="of" href={`${to}?name=${encodeURIComponent(one.name)}`}>{one.name}</Link>],
     ["Slot", <Instant key="slot" at={one.slot_at} />],
     ["Started by", one.started_by],
     ["Version", one.version === null ? null : String(one.version)],
     ["Created", <Instant key="created" at={one.created_at} />],
     ["Started", <Instant key="started" at={one.started_at} />],
-    ["Cut into chunks", <Instant key="planned" at={one.planned_at} />],
+    ["Split into chunks", <Instant key="planned" at={one.planned_at} />],
     ["Paused", <Instant key="paused" at={one.paused_at} />],
     ["Ended", <Instant key="ended" at={one.finished_at} />],
-    ["Ended why", one.ended_why],
+    ["End reason", one.ended_why],
   ] as const;
 }
 
@@ -100,7 +100,7 @@ function Failure({ of: one }: { of: Detail }) {
 function Workers({ of: one }: { of: Detail }) {
   if (one.working.length === 0) return null;
   return (
-    <Section title="At work now">
+    <Section title="Running now">
       <ul className={classes.list}>
         {one.working.map((worker) => (
           <li key={worker.worker}>

@@ -1,4 +1,4 @@
-/** Executions of campaigns and batches, newest first: how far each is, and what it came to. */
+/** Executions of campaigns and batches, newest first: progress and outcome. */
 import { get } from "../../api/client";
 import { DataTable } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
@@ -32,7 +32,7 @@ export default function ExecutionsView() {
   return (
     <View title="Executions">
       <Filters names={NAMES}>
-        <TextFilter name="name" label="Of" placeholder="the whole name" width={220} first />
+        <TextFilter name="name" label="Campaign or batch" placeholder="the whole name" width={220} first />
         <ChoiceFilter
           name="kind"
           label="Kind"
@@ -54,11 +54,11 @@ export default function ExecutionsView() {
         openKey={url.one("execution")}
         empty={
           pages.hasMore ? (
-            <EmptyState title="No execution matches so far">A page looks at 5,000 at most; the next one is being asked for.</EmptyState>
+            <EmptyState title="No execution matches so far">One request searches at most 5,000 executions; the next one is being sent.</EmptyState>
           ) : filtered ? (
-            <EmptyState title="No execution matches">Leave out a filter; with a name and no kind, campaigns are looked at.</EmptyState>
+            <EmptyState title="No execution matches">Remove a filter. A name without a kind finds campaigns only.</EmptyState>
           ) : (
-            <EmptyState title="Nothing was executed">Start a campaign by hand, or activate one that has a calendar.</EmptyState>
+            <EmptyState title="There is no execution">Start a campaign by hand, or activate one that has a calendar.</EmptyState>
           )
         }
       />

@@ -1,4 +1,4 @@
-/** How far an execution is: chunks, clients, pace and end; then what was selected and what has left. */
+/** The progress of an execution: chunks, clients, pace and estimated end; selected clients and released actions. */
 import type { Schemas } from "../../api/client";
 import { stringify } from "../../api/json";
 import { count, percent, rate } from "../../parts/Figure";
@@ -10,13 +10,13 @@ import classes from "./executions.module.css";
 type Detail = Schemas["ExecutionDetail"];
 
 export function Progress({ of: one }: { of: Detail }) {
-  // a job's progress is its user's own JSON, so a field of this name keeps its digits: 1.0 is no number of the page
+  // `progress` of a job is JSON of a user, so every field of this name keeps its digits and may not be a plain number
   const ratio = one.progress === null ? 0 : Number(stringify(one.progress));
   const released = one.actions === 0 ? (one.finished_at === null ? 0 : 1) : one.released / one.actions;
   return (
     <section aria-label="Progress" className={classes.progress}>
       <div>
-        <span>{one.progress === null ? "not cut into chunks yet" : `${percent(ratio)} read`}</span>
+        <span>{one.progress === null ? "not split into chunks yet" : `${percent(ratio)} read`}</span>
         <span>{`${count(one.chunks_done)} of ${count(one.chunks)} chunks, ${count(one.seen)} of ${count(one.members)} clients`}</span>
       </div>
       <Meter label="Read" ratio={ratio} tone={one.error_message !== null ? "bad" : one.finished_at === null ? "busy" : "good"} />
@@ -29,7 +29,7 @@ export function Progress({ of: one }: { of: Detail }) {
         <Tile title="Selected" value={count(one.selected)} below={one.seen === 0 ? "" : `${percent(one.selected / one.seen)} of those read`} />
         <Tile title="Missing a field" value={count(one.missing)} below="not selected" />
         <Tile title="Skipped" value={count(one.skipped)} tone={one.skipped > 0 ? "warn" : undefined} below="could not be judged" />
-        <Tile title="Clients per second" value={one.seen_per_s === null ? "–" : rate(one.seen_per_s)} below={one.eta_at === null ? "" : <>through <Instant at={one.eta_at} ago /></>} />
+        <Tile title="Clients per second" value={one.seen_per_s === null ? "–" : rate(one.seen_per_s)} below={one.eta_at === null ? "" : <>done <Instant at={one.eta_at} ago /></>} />
       </Tiles>
     </section>
   );

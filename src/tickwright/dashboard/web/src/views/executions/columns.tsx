@@ -1,4 +1,4 @@
-/** An execution as a row: how far it is, what it decided, what has left. */
+/** An execution as a row: progress, selected clients, released actions. */
 import type { Schemas } from "../../api/client";
 import type { Column } from "../../parts/DataTable";
 import { count } from "../../parts/Figure";
@@ -17,7 +17,7 @@ export function ExecutionState({ of: one }: { of: Pick<Execution, "status" | "pa
 
 export const EXECUTION_COLUMNS: Column<Execution>[] = [
   { id: "id", header: "Id", width: 90, cell: (one) => one.id },
-  { id: "name", header: "Of", cell: (one) => <span title={one.name}>{one.name}</span> },
+  { id: "name", header: "Campaign or batch", cell: (one) => <span title={one.name}>{one.name}</span> },
   { id: "status", header: "Status", width: 164, cell: (one) => <ExecutionState of={one} /> },
   { id: "slot", header: "Slot", width: 160, hide: "sm", cell: (one) => <Instant at={one.slot_at} /> },
   { id: "chunks", header: "Chunks", width: 92, align: "right", hide: "sm", cell: (one) => (one.planned_at === null ? "–" : `${count(one.chunks_done)}/${count(one.chunks)}`) },

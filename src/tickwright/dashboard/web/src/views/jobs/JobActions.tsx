@@ -1,4 +1,4 @@
-/** What an operator may do to one job in its state. */
+/** The actions of an operator on one job, by its state. */
 import { Button, Group } from "@mantine/core";
 import { useState } from "react";
 import { post, type Schemas } from "../../api/client";
@@ -11,12 +11,12 @@ import { MoveDialog } from "./MoveDialog";
 type Job = Schemas["JobDetail"];
 type Change = { does: "cancel" | "retry" | "run-now" } | { does: "reschedule"; to: MoveOne };
 
-const TOLD: Record<string, string> = {
+const OUTCOMES: Record<string, string> = {
   cancelled: "is cancelled",
   requested: "was asked to stop",
   rescheduled: "is rescheduled",
   run_now: "is due now",
-  retried: "is back at work",
+  retried: "is pending again",
 };
 
 function send(id: string, change: Change) {
@@ -33,8 +33,8 @@ export function JobActions({ job }: { job: Job }) {
   const [moving, setMoving] = useState(false);
   const action = useAction({
     run: (change: Change) => send(job.id, change),
-    told: (done) => `Job ${done.id} ${TOLD[done.outcome] ?? done.outcome}`,
-    touches: ["jobs", "dead-letters"],
+    message: (done) => `Job ${done.id} ${OUTCOMES[done.outcome] ?? done.outcome}`,
+    invalidates: ["jobs", "dead_letters"],
   });
   if (!may) return null;
   async function ask(does: "cancel" | "retry" | "run-now", title: string, text: string): Promise<void> {
@@ -56,7 +56,7 @@ export function JobActions({ job }: { job: Job }) {
         </Button>
       )}
       {job.status === "failed" && (
-        <Button disabled={busy} onClick={() => void ask("retry", "Retry 1 job", `Job ${job.id} goes back to work, due now, with all its attempts.`)}>
+        <Button disabled={busy} onClick={() => void ask("retry", "Retry 1 job", `Job ${job.id} becomes pending again, due now, with all its attempts.`)}>
           Retry
         </Button>
       )}

@@ -1,4 +1,4 @@
-/** One job: what can be done, where it is and why, its attempts, and what it carries. */
+/** One job: actions, state and its reason, attempts, and payload. */
 import { Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -41,7 +41,7 @@ function Shown({ job }: { job: Job }) {
     <Stack gap="lg">
       <JobActions job={job} />
       <Facts of={facts(job)} />
-      <Section title="Why it is where it is">
+      <Section title="Why it is in this state">
         <Explain
           queryKey={["jobs", "explain", job.id, job.updated_at]}
           load={(signal) => get("/v1/jobs/{job_id}/explain", { path: { job_id: job.id }, signal })}
@@ -81,7 +81,7 @@ function facts(job: Job) {
     ["Attempts", `${job.attempts} of ${job.max_attempts}`],
     ["Lateness of the first start", <Duration key="late" seconds={job.lateness_ms === null ? null : job.lateness_ms / 1000} />],
     ["Priority", String(job.priority)],
-    ["Timeout", job.timeout ?? "that of its type"],
+    ["Timeout", job.timeout ?? "of its task type"],
     ["Expires", <Instant key="expires" at={job.expires_at} />],
     ["Idempotency key", job.idempotency_key],
     ["Worker", job.worker === null ? null : <Link key="worker" href={`/workers?worker=${job.worker}`}>{job.worker}</Link>],

@@ -3,12 +3,12 @@ import { useQuery } from "@tanstack/react-query";
 import { get } from "../../api/client";
 import { ChoiceFilter, Filters, TextFilter } from "../../parts/Filters";
 import { TimeFilter } from "../../parts/TimeFilter";
-import { NUMBER, useUnderstood } from "../../parts/Understood";
+import { NUMBER, useParameterCheck } from "../../parts/ParameterChecks";
 import { NAMES } from "./filter";
 
 export function JobFilters() {
   const types = useQuery({ queryKey: ["task-types", "list"], queryFn: ({ signal }) => get("/v1/task-types", { signal }), staleTime: 30_000 });
-  useUnderstood("worker", "Worker", NUMBER);
+  useParameterCheck("worker", "Worker", NUMBER);
   return (
     <Filters names={NAMES}>
       <TextFilter name="text" label="Text" placeholder="in key, error or payload" width={210} first />

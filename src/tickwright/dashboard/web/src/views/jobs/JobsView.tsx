@@ -1,4 +1,4 @@
-/** Jobs: states with counts, filters, the list, actions on many, and the drawer of the one that the URL names. */
+/** Jobs: states with counts, filters, the list, bulk actions, and the drawer of the job that the URL names. */
 import { Button } from "@mantine/core";
 import { useEffect } from "react";
 import { get, type Schemas } from "../../api/client";
@@ -45,11 +45,11 @@ export default function JobsView() {
     every: isSearch ? false : 5_000,
     onScroll: !isSearch,
   });
-  const looked = pages.pages.reduce((sum, page) => sum + page.searched, 0);
-  const place = JSON.stringify(listing);
-  useEffect(() => selection.clear(), [place]); // what is chosen is what is seen
+  const searched = pages.pages.reduce((sum, page) => sum + page.searched, 0);
+  const listed = JSON.stringify(listing);
+  useEffect(() => selection.clear(), [listed]); // only jobs of the current list stay chosen
   return (
-    <View title="Jobs" actions={mayAct && <BulkMenu selection={selection} filter={filter} bound={listing.worker !== undefined} />}>
+    <View title="Jobs" actions={mayAct && <BulkMenu selection={selection} filter={filter} listOnly={listing.worker !== undefined} />}>
       <StateTabs filter={listing} />
       <JobFilters />
       <DataTable
@@ -61,13 +61,13 @@ export default function JobsView() {
         onOpen={(job) => url.set({ job: job.id }, true)}
         openKey={url.one("job")}
         {...(mayAct ? { selection } : {})}
-        empty={<Nothing further={pages.hasMore} filtered={place !== "{}"} />}
+        empty={<Empty searchable={pages.hasMore} filtered={listed !== "{}"} />}
       />
       {pages.hasMore && !pages.onScroll && (
         <div className={classes.further} role="status">
-          {count(looked)} jobs were looked at; there are more.
+          {count(searched)} jobs were searched; there are more.
           <Button variant="default" size="compact-xs" loading={pages.busy} onClick={pages.more}>
-            Look further
+            Search further
           </Button>
         </div>
       )}
@@ -76,8 +76,8 @@ export default function JobsView() {
   );
 }
 
-function Nothing({ further, filtered }: { further: boolean; filtered: boolean }) {
-  if (further) return <EmptyState title="Nothing found so far">The text was looked for in the youngest jobs. Look further, or narrow the filter.</EmptyState>;
-  if (filtered) return <EmptyState title="No job matches">Leave out a filter. Jobs of types without history are gone when they have ended.</EmptyState>;
+function Empty({ searchable, filtered }: { searchable: boolean; filtered: boolean }) {
+  if (searchable) return <EmptyState title="Nothing found so far">Only the newest jobs were searched for the text. Search further, or narrow the filter.</EmptyState>;
+  if (filtered) return <EmptyState title="No job matches">Remove a filter. Ended jobs of task types without history are deleted.</EmptyState>;
   return <EmptyState title="There is no job">Schedule one with Python, SQL, REST or tickwright jobs schedule.</EmptyState>;
 }

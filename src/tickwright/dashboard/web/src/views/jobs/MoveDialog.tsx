@@ -1,4 +1,4 @@
-/** Where a job is rescheduled to: an instant, so long from now, or, of many, so much later or earlier. */
+/** The new time of a job: an instant, a delay from now, or, for many jobs, a shift of each. */
 import { Button, Group, Modal, SegmentedControl, Stack, TextInput } from "@mantine/core";
 import { useState } from "react";
 import { zone } from "../../app/prefs";
@@ -7,9 +7,9 @@ import type { MoveTo } from "./bulk";
 interface Props {
   open: boolean;
   title: string;
-  /** Whether a shift is offered, which only an action on many knows. */
+  /** Whether a shift is offered, which only the bulk action supports. */
   shifts?: boolean;
-  /** What was chosen is on its way; the dialog stays open until it is done, so that a refusal loses nothing. */
+  /** The request is under way. The dialogue stays open until it succeeds, so that a refusal loses no input. */
   busy: boolean;
   onClose: () => void;
   onMove: (to: MoveTo) => void;
@@ -48,7 +48,7 @@ export function MoveDialog({ open, title, shifts = false, busy, onClose, onMove 
             />
           ) : (
             <TextInput
-              label={way === "delay" ? "So long from now" : "So much later; with - before it, earlier"}
+              label={way === "delay" ? "Delay from now" : "Shift by (- for earlier)"}
               placeholder={way === "delay" ? "15m" : "-1h"}
               description="a number with its unit: d h m s ms"
               value={typed}
@@ -58,10 +58,10 @@ export function MoveDialog({ open, title, shifts = false, busy, onClose, onMove 
           )}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
-              Leave it
+              Go back
             </Button>
             <Button type="submit" disabled={to === null} loading={busy}>
-              {shifts ? "Count them" : "Reschedule"}
+              {shifts ? "Count jobs" : "Reschedule"}
             </Button>
           </Group>
         </Stack>

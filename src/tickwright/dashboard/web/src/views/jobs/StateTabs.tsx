@@ -1,9 +1,9 @@
-/** The states, each with how many jobs of the other filters are in it. */
+/** The states, each with its number of jobs under the other filters. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
 import { atLeast } from "../../parts/Figure";
-import { useUnderstood } from "../../parts/Understood";
+import { useParameterCheck } from "../../parts/ParameterChecks";
 import { useUrl } from "../../parts/useUrl";
 import type { JobFilter } from "./filter";
 import { STATES } from "./filter";
@@ -13,7 +13,7 @@ type Counts = Schemas["JobCounts"];
 
 export function StateTabs({ filter }: { filter: JobFilter & { worker?: string } }) {
   const url = useUrl();
-  useUnderstood("state", "State", STATES);
+  useParameterCheck("state", "State", STATES);
   const held = updating.use() === "held";
   const { status: _, ...others } = filter;
   const found = useQuery({

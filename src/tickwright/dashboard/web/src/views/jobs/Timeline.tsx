@@ -1,4 +1,4 @@
-/** The life of a job: made, due, each attempt that left a trace, and how it ended. */
+/** The timeline of a job: creation, due time, logged attempts, and end. */
 import type { Schemas } from "../../api/client";
 import { now, useSecond } from "../../app/clock";
 import { spoken } from "../../parts/Duration";
@@ -16,8 +16,8 @@ export function Timeline({ job }: { job: Job }) {
   return (
     <ol className={classes.timeline} aria-label="Timeline">
       <Step tone="idle" name="Created" at={job.created_at} />
-      <Step tone="idle" name="To be executed" at={job.execute_at} />
-      {unknown > 0 && <Step tone="idle" name={`${unknown} earlier attempts, without a trace`} />}
+      <Step tone="idle" name="Execute at" at={job.execute_at} />
+      {unknown > 0 && <Step tone="idle" name={`${unknown} earlier attempts, not logged`} />}
       {attempts.map((attempt) => (
         <AttemptStep key={`${attempt.attempt}-${attempt.fence}`} attempt={attempt} />
       ))}
@@ -28,10 +28,10 @@ export function Timeline({ job }: { job: Job }) {
   );
 }
 
-/** The error of a job that ended without an attempt to show it, such as one that expired. */
+/** The error of a job whose attempts have none, such as one that expired. */
 function lastError(job: Job): string | null {
-  const told = job.attempt_log.some((attempt) => attempt.error !== null);
-  return told ? null : job.error_message;
+  const isLogged = job.attempt_log.some((attempt) => attempt.error !== null);
+  return isLogged ? null : job.error_message;
 }
 
 function AttemptStep({ attempt }: { attempt: Attempt }) {
@@ -45,7 +45,7 @@ function AttemptStep({ attempt }: { attempt: Attempt }) {
       tone={toneOf(attempt.outcome)}
       name={`Attempt ${attempt.attempt}: ${attempt.outcome.replaceAll("_", " ")}`}
       at={attempt.started_at}
-      says={`started ${late} late, ${attempt.ended_at === null ? "runs for" : "took"} ${spoken(took)}${worker}`}
+      detail={`started ${late} late, ${attempt.ended_at === null ? "runs for" : "took"} ${spoken(took)}${worker}`}
       error={attempt.error}
     />
   );
@@ -55,18 +55,18 @@ interface StepProps {
   tone: Tone;
   name: string;
   at?: string;
-  says?: string;
+  detail?: string;
   error?: string | null;
 }
 
-function Step({ tone, name, at, says, error = null }: StepProps) {
+function Step({ tone, name, at, detail, error = null }: StepProps) {
   return (
     <li data-tone={tone}>
       <div className={classes.step}>
         <strong>{name}</strong>
         {at !== undefined && <Instant at={at} />}
       </div>
-      {says !== undefined && <div className={classes.said}>{says}</div>}
+      {detail !== undefined && <div className={classes.detail}>{detail}</div>}
       {error !== null && (
         <pre className={classes.error} tabIndex={0} aria-label={`Error of ${name}`}>
           {error}

@@ -1,9 +1,9 @@
-/** Actions on many jobs: a thousand a call, until nothing is left over or the viewer has left. */
+/** Bulk actions: a thousand jobs a call, until no job is left or the dashboard is closed. */
 import { post } from "../../api/client";
 import type { JobFilter } from "./filter";
 
 export type BulkName = "cancel" | "retry" | "run-now" | "reschedule";
-/** Where a reschedule leads; one of them, and of many jobs also a shift of each. */
+/** The new time: an instant or a delay; for many jobs also a shift of each. */
 export type MoveOne = { execute_at: string } | { delay: string };
 export type MoveTo = MoveOne | { shift: string };
 export type Target = { ids: readonly string[] } | { filter: JobFilter };
@@ -16,19 +16,19 @@ interface Part {
 
 export interface Done {
   changed: number;
-  /** Whether the count stopped, and there may be more. */
+  /** The count stopped at its limit; more may match. */
   more: boolean;
 }
 
 const IDS_MAX = 1000;
 const CALLS_MAX = 1000;
 
-/** Return how many jobs an action would change; changes none. */
+/** Return how many jobs an action would change, with a dry run. */
 export function tried(name: BulkName, target: Target, to?: MoveTo): Promise<Done> {
   return summed(bodies(target).map((body) => () => call(name, { ...body, dry_run: true }, to)));
 }
 
-/** Act, and return how many jobs were changed. */
+/** Perform the action, and return how many jobs were changed. */
 export function acted(name: BulkName, target: Target, to?: MoveTo): Promise<Done> {
   return summed(bodies(target).map((body) => () => toTheEnd(name, body, to)));
 }

@@ -1,11 +1,11 @@
-/** The filters of the list of jobs: in the URL as the viewer reads them, in a request as the API wants them. */
+/** The filters of the list of jobs: read from the URL, as parameters of the API. */
 import type { Url } from "../../parts/useUrl";
 
 export const STATES = ["pending", "processing", "completed", "failed", "cancelled"] as const;
 export type JobState = (typeof STATES)[number];
 export const NAMES = ["text", "type", "key", "worker", "from", "to"] as const;
 
-/** What a listing, its counts and an action on all that match have in common. */
+/** The filters that the listing, the counts and the bulk actions share. */
 export interface JobFilter {
   status?: JobState[];
   task_type?: string;
@@ -27,15 +27,15 @@ export function filterOf(url: Url): JobFilter {
   return filter;
 }
 
-/** Return the filter of a listing; a worker can be looked for, not acted on. */
+/** Return the filter of the listing; bulk actions cannot filter by worker. */
 export function listingOf(url: Url): JobFilter & { worker?: string } {
   const worker = url.one("worker");
   return /^\d{1,19}$/.test(worker) ? { ...filterOf(url), worker } : filterOf(url);
 }
 
-/** Return the filter in words, for a question that says what it is about. */
+/** Return the filter as text, for a confirmation. */
 export function spokenFilter(filter: JobFilter): string {
-  const words = [
+  const parts = [
     filter.status?.join(" or "),
     filter.task_type && `of type ${filter.task_type}`,
     filter.idempotency_key && `with the key ${filter.idempotency_key}`,
@@ -43,5 +43,5 @@ export function spokenFilter(filter: JobFilter): string {
     filter.execute_from && `to be executed from ${filter.execute_from}`,
     filter.execute_to && `to be executed before ${filter.execute_to}`,
   ];
-  return words.filter((word) => word !== undefined && word !== "").join(", ");
+  return parts.filter((part) => part !== undefined && part !== "").join(", ");
 }

@@ -1,4 +1,4 @@
-/** API keys: who may do what, until when. A key itself is shown once, when it is made. */
+/** API keys with their roles and expiry. A key itself is shown once, when it is created. */
 import { Button, Group } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -26,17 +26,17 @@ function stateOf(key: Key): "active" | "revoked" | "expired" {
   return key.expires_at !== null && Date.parse(key.expires_at) <= now() ? "expired" : "active";
 }
 
-function opens(key: Key): string {
+function rightsOf(key: Key): string {
   return key.role ?? key.scopes.join(", ");
 }
 
 function columns(onMade: (key: string) => void): Column<Key>[] {
   return [
     { id: "name", header: "Name", cell: (one) => <span title={one.name}>{one.name}</span> },
-    { id: "role", header: "Role or scopes", width: 150, cell: (one) => <span title={opens(one)}>{opens(one)}</span> },
-    { id: "prefix", header: "Begins with", width: 110, hide: "sm", cell: (one) => <code>{one.prefix}</code> },
+    { id: "role", header: "Role or scopes", width: 150, cell: (one) => <span title={rightsOf(one)}>{rightsOf(one)}</span> },
+    { id: "prefix", header: "Prefix", width: 110, hide: "sm", cell: (one) => <code>{one.prefix}</code> },
     { id: "state", header: "State", width: 100, hide: "sm", cell: (one) => <StateBadge state={stateOf(one)} /> },
-    { id: "made", header: "Made", width: 170, hide: "md", cell: (one) => <Instant at={one.created_at} /> },
+    { id: "created", header: "Created", width: 170, hide: "md", cell: (one) => <Instant at={one.created_at} /> },
     { id: "ends", header: "Ends", width: 130, hide: "sm", cell: (one) => <Instant at={one.revoked_at ?? one.expires_at} ago /> },
     { id: "does", header: "", width: 172, keep: true, cell: (one) => stateOf(one) === "active" && <Actions apiKey={one} onMade={onMade} /> },
   ];
@@ -52,7 +52,7 @@ export default function KeysView() {
   return (
     <View title="Keys" actions={<NewKey onMade={setMade} />}>
       <Filters names={["text", "role", "state"]}>
-        <TextFilter name="text" label="Name or beginning" placeholder="part of it" first />
+        <TextFilter name="text" label="Name or prefix" placeholder="part of it" first />
         <ChoiceFilter name="role" label="Role" options={["viewer", "operator", "admin", SCOPED]} width={140} />
         <ChoiceFilter name="state" label="State" options={["active", "expired", "revoked"]} width={140} />
       </Filters>
@@ -61,9 +61,9 @@ export default function KeysView() {
         columns={columns(setMade)}
         pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.id}
-        empty={<EmptyState title="No key matches">Leave out a filter, or make a key.</EmptyState>}
+        empty={<EmptyState title="No key matches">Remove a filter, or create a key.</EmptyState>}
       />
-      <Secret value={made} title="The new key" text="This is shown once, and kept nowhere. Copy it to the program that uses it." onClose={() => setMade(null)} />
+      <Secret value={made} title="The new key" text="It is shown only once and not stored. Copy it to the program that uses it." onClose={() => setMade(null)} />
     </View>
   );
 }
@@ -74,22 +74,22 @@ function Actions({ apiKey, onMade }: { apiKey: Key; onMade: (key: string) => voi
   const path = { key_id: apiKey.id };
   const rotate = useAction({
     run: () => post("/v1/keys/{key_id}/rotate", { path }),
-    told: (made) => `${made.details.name} has a new key; the old one ends by itself.`,
-    touches: ["keys"],
+    message: (made) => `${made.details.name} has a new key; the old one expires.`,
+    invalidates: ["keys"],
   });
   const revoke = useAction({
     run: () => post("/v1/keys/{key_id}/revoke", { path }),
-    told: (key) => `The key of ${key.name} is refused from now on.`,
-    touches: ["keys"],
+    message: (key) => `The key of ${key.name} is refused from now on.`,
+    invalidates: ["keys"],
   });
   async function askRotate(): Promise<void> {
-    const yes = await confirm({ title: `Rotate the key of ${apiKey.name}?`, text: "A successor with the same name and role is made. The old key works beside it for a day, then it ends.", does: "Make 1 key" });
+    const yes = await confirm({ title: `Rotate the key of ${apiKey.name}?`, text: "A new key with the same name and role is created. The old key works for one more day, then it expires.", does: "Create 1 key" });
     if (yes) rotate.mutate(undefined, { onSuccess: (made) => onMade(made.key) });
   }
   async function askRevoke(): Promise<void> {
     const yes = await confirm({
       title: `Revoke the key of ${apiKey.name}?`,
-      text: `Every process refuses it within a second, and it cannot be taken back.${isOwn ? " This is the key that you are signed in with: you will be signed out." : ""}`,
+      text: `Every process refuses it within a second. This cannot be undone.${isOwn ? " This is the key that you are signed in with: you will be signed out." : ""}`,
       does: "Revoke 1 key",
       danger: true,
     });

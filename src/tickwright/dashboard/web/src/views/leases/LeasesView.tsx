@@ -1,4 +1,4 @@
-/** Leases of the control loops: who owns each, its fence, its age, and what it guards. */
+/** Leases of the control loops: owner, fence, age, and what each guards. */
 import { Button } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -29,7 +29,7 @@ function State({ lease }: { lease: Lease }) {
 }
 
 function Owner({ lease }: { lease: Lease }) {
-  if (!lease.running || lease.owner === null) return "nobody";
+  if (!lease.running || lease.owner === null) return "none";
   if (lease.session === null) return <span title="No live session has this name">{lease.owner}</span>;
   return <Link href={`/workers?worker=${lease.session}`}>{lease.owner}</Link>;
 }
@@ -42,7 +42,7 @@ function columns(may: boolean): Column<Lease>[] {
     { id: "fence", header: "Fence", width: 64, align: "right", hide: "sm", cell: (one) => one.version },
     { id: "since", header: "Held since", width: 130, hide: "sm", cell: (one) => (one.held ? <Instant at={one.last_started_at} ago /> : "–") },
     { id: "until", header: "Deadline", width: 110, hide: "sm", cell: (one) => (one.running ? <Instant at={one.lease_until} ago /> : "–") },
-    { id: "guards", header: "What only its holder does", hide: "md", cell: (one) => <span title={one.guards}>{one.guards}</span> },
+    { id: "guards", header: "Guards", hide: "md", cell: (one) => <span title={one.guards}>{one.guards}</span> },
     { id: "does", header: "", width: 98, hide: "sm", cell: (one) => may && one.held && <ReleaseButton lease={one} /> },
   ];
 }
@@ -51,13 +51,13 @@ function ReleaseButton({ lease }: { lease: Lease }) {
   const confirm = useConfirm();
   const action = useAction({
     run: () => post("/v1/leases/{job_name}/release", { path: { job_name: lease.job_name } }),
-    told: (done) => `${done.job_name} is free; its fence is ${done.version} now.`,
-    touches: ["leases", "workers"],
+    message: (done) => `${done.job_name} is free; its fence is ${done.version} now.`,
+    invalidates: ["leases", "workers"],
   });
   async function ask(): Promise<void> {
     const yes = await confirm({
-      title: `Take ${lease.job_name} away?`,
-      text: `${lease.owner ?? "Its holder"} loses it at once: the fence rises, so nothing that it still writes counts. The next process that looks gets it, maybe the same one.`,
+      title: `Release ${lease.job_name}?`,
+      text: `${lease.owner ?? "Its owner"} loses it at once: the fence rises, so that its further writes change nothing. The next process that tries gets it, possibly the same one.`,
       does: "Release 1 lease",
       danger: true,
     });
@@ -91,9 +91,9 @@ export default function LeasesView() {
         rowKey={(one) => one.job_name}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="No loop has had a lease yet">Control loops run in processes with the role scheduler: <code>tickwright run scheduler</code>.</EmptyState>
+            <EmptyState title="There is no lease yet">Control loops run in processes with the role scheduler: <code>tickwright run scheduler</code>.</EmptyState>
           ) : (
-            <EmptyState title="No lease matches">Leave out a filter.</EmptyState>
+            <EmptyState title="No lease matches">Remove a filter.</EmptyState>
           )
         }
       />

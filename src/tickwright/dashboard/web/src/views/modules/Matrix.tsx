@@ -1,4 +1,4 @@
-/** Modules against windows: each cell a window, the newest at the left, with what became of it in words for who points at it. */
+/** Modules against windows: a cell is a window, the newest at the left; its tooltip has the figures. */
 import { useQuery } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating, zone } from "../../app/prefs";
@@ -10,13 +10,13 @@ import classes from "./modules.module.css";
 type Row = Schemas["ModuleWindows"];
 type Window = Schemas["MatrixWindow"];
 const SHOWN_MAX = 48;
-const WORDS: Record<Window["state"], string> = { open: "open", done: "done", partly: "partly", missed: "missed", idle: "idle" };
+const LABELS: Record<Window["state"], string> = { open: "open", done: "done", partly: "partly", missed: "missed", idle: "idle" };
 const SIGNS: Record<Window["state"], string> = { open: "…", done: "", partly: "–", missed: "×", idle: "" };
 
 interface Props {
   hours: number;
   module?: string | undefined;
-  /** Leave out modules that nobody is polled for. */
+  /** Hide modules that no entity is polled for. */
   polledOnly?: boolean;
 }
 
@@ -55,9 +55,9 @@ function Lines({ of: modules, hours, polledOnly }: { of: Row[]; hours: number; p
         </tbody>
       </table>
       <p className={classes.legend} aria-hidden="true">
-        {Object.entries(WORDS).map(([state, word]) => (
+        {Object.entries(LABELS).map(([state, label]) => (
           <span key={state}>
-            <i data-state={state} /> {word}
+            <i data-state={state} /> {label}
           </span>
         ))}
       </p>
@@ -89,7 +89,7 @@ function Line({ of: one }: { of: Row }) {
 function Cell({ of: window, expected }: { of: Window; expected: number }) {
   const shown = zone.use();
   const figures = `${count(window.succeeded)} of ${count(expected)} succeeded, ${count(window.failed)} failed, ${count(window.superseded)} superseded, ${count(window.expired)} expired`;
-  const text = `${instantText(window.window_at, shown)}: ${WORDS[window.state]}; ${window.published === null ? "" : `published for ${count(window.published)}, `}${figures}`;
+  const text = `${instantText(window.window_at, shown)}: ${LABELS[window.state]}; ${window.published === null ? "" : `published for ${count(window.published)}, `}${figures}`;
   return (
     <li data-state={window.state} title={text} aria-label={text}>
       {SIGNS[window.state]}

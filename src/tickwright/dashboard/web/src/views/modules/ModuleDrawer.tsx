@@ -48,8 +48,8 @@ function Shown({ name }: { name: string }) {
       {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       {isAdmin && <Actions module={one} />}
       {one.gated && (
-        <Alert variant="light" title="It has a gate">
-          It is polled only where a scheduler's environment says <Code>{`ENABLE_${name}_POLLING=true`}</Code>.
+        <Alert variant="light" title="Gated">
+          Its windows are published only by schedulers whose environment has <Code>{`ENABLE_${name}_POLLING=true`}</Code>.
         </Alert>
       )}
       <Facts
@@ -79,12 +79,12 @@ function Actions({ module }: { module: Detail }) {
   const does = paused ? "Enable" : "Pause";
   const action = useAction({
     run: () => (paused ? post("/v1/modules/{name}/enable", path) : post("/v1/modules/{name}/pause", path)),
-    told: (done) => `${done.name} is ${done.paused_at === null ? "enabled" : "paused"}`,
-    touches: ["fanout"],
+    message: (done) => `${done.name} is ${done.paused_at === null ? "enabled" : "paused"}`,
+    invalidates: ["fanout"],
   });
   async function ask(): Promise<void> {
-    const whom = `${count(module.entities)} ${module.entities === 1 ? "entity" : "entities"}`;
-    const text = paused ? `${whom} are polled for ${module.name} again, from the window on that lies around now.` : `${whom} are polled for ${module.name} no more; what runs goes on.`;
+    const entities = `${count(module.entities)} ${module.entities === 1 ? "entity" : "entities"}`;
+    const text = paused ? `${entities} are polled for ${module.name} again, from the current window on.` : `${entities} are no longer polled for ${module.name}; running polls continue.`;
     if (await confirm({ title: `${does} 1 module?`, text, does: `${does} 1 module`, danger: !paused })) action.mutate(undefined);
   }
   return (

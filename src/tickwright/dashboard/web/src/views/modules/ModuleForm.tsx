@@ -1,4 +1,4 @@
-/** Makes a module, or sets it whole. */
+/** Creates a module, or replaces all its settings. */
 import { Alert, Button, Checkbox, Group, Modal, Stack, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 import { put, type Schemas } from "../../api/client";
@@ -6,7 +6,7 @@ import { ErrorBox } from "../../parts/ErrorBox";
 import { useAction } from "../../parts/useAction";
 
 interface Props {
-  /** The module to be changed; left out, one is made. */
+  /** The module to change; left out, one is created. */
   module?: Schemas["ModuleDetail"];
   onClose: () => void;
 }
@@ -18,11 +18,11 @@ export function ModuleForm({ module, onClose }: Props) {
   const [gated, setGated] = useState(module?.gated ?? false);
   const save = useAction({
     run: () => put("/v1/modules/{name}", { path: { name: name.trim() }, body: { every: every.trim(), timeout: timeout.trim(), gated } }),
-    told: (stored) => {
+    message: (stored) => {
       onClose();
-      return `${stored.module.name} ${stored.created ? "is created" : "is set"}`;
+      return `${stored.module.name} ${stored.created ? "is created" : "is saved"}`;
     },
-    touches: ["fanout"],
+    invalidates: ["fanout"],
     quiet: true,
   });
   return (
@@ -35,17 +35,17 @@ export function ModuleForm({ module, onClose }: Props) {
       >
         <Stack>
           {module === undefined && <TextInput label="Name" required value={name} onChange={(event) => setName(event.currentTarget.value)} />}
-          {module?.set_by === "app" && <Alert variant="light">A program brings this module. Once it is set here, the program changes it no more.</Alert>}
+          {module?.set_by === "app" && <Alert variant="light">A program defines this module. After it is saved here, the program no longer changes it.</Alert>}
           <TextInput label="Window" description="whole seconds from 1s to 1d" required value={every} onChange={(event) => setEvery(event.currentTarget.value)} />
           <TextInput label="Timeout of a run" description="from 10ms to 25m" required value={timeout} onChange={(event) => setLongest(event.currentTarget.value)} />
-          <Checkbox label="Gate: only where a scheduler's environment allows it" checked={gated} onChange={(event) => setGated(event.currentTarget.checked)} />
+          <Checkbox label="Gated: published only by schedulers whose environment enables it" checked={gated} onChange={(event) => setGated(event.currentTarget.checked)} />
           {save.error !== null && <ErrorBox error={save.error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
-              Leave it
+              Go back
             </Button>
             <Button type="submit" loading={save.isPending}>
-              {module === undefined ? "Create 1 module" : "Set 1 module"}
+              {module === undefined ? "Create 1 module" : "Save 1 module"}
             </Button>
           </Group>
         </Stack>

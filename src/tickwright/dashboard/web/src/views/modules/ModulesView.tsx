@@ -1,4 +1,4 @@
-/** Modules: what entities are polled for, how often, what became of the last windows; admins pause and change them. */
+/** Modules: what entities are polled for, how often, and the outcome of the last windows; admins pause and change them. */
 import { Button } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -52,7 +52,7 @@ export default function ModulesView() {
         rowKey={(one) => one.name}
         onOpen={(one) => url.set({ module: one.name }, true)}
         openKey={url.one("module")}
-        empty={<EmptyState title="There is no module">A program brings its own with @app.module; others are made here, in [modules.NAME], or with tickwright modules put.</EmptyState>}
+        empty={<EmptyState title="There is no module">Define one in a program with @app.module, in [modules.NAME], here, or with tickwright modules put.</EmptyState>}
       />
       <ModuleDrawer name={url.one("module")} onClose={() => url.set({ module: null })} />
       {creating && <ModuleForm onClose={() => setCreating(false)} />}

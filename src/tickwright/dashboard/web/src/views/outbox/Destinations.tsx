@@ -1,4 +1,4 @@
-/** What waits for each destination, the stuck ones first, with why. */
+/** The waiting messages of each destination, the stuck ones first, with the reason. */
 import { Button } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -20,8 +20,8 @@ type Destination = Schemas["DestinationView"];
 
 const WHY: Record<string, string> = {
   no_relay: "no relay runs",
-  unknown_scheme: "no relay knows such an address",
-  too_old: "waits for more than two minutes",
+  unknown_scheme: "no relay supports its scheme",
+  too_old: "waiting for more than two minutes",
   failing: "fails repeatedly",
 };
 
@@ -60,9 +60,9 @@ export function Destinations() {
         rowKey={(one) => one.destination}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="No message waits">The relay has published everything. New messages come with <code>app.publish</code> or a row in tickwright.outbox.</EmptyState>
+            <EmptyState title="No message waits">The relay has published everything. Publish a message with <code>app.publish</code> or a row in tickwright.outbox.</EmptyState>
           ) : (
-            <EmptyState title="No destination matches">Leave out a filter.</EmptyState>
+            <EmptyState title="No destination matches">Remove a filter.</EmptyState>
           )
         }
       />
@@ -74,14 +74,14 @@ function RetryButton({ destination }: { destination: Destination }) {
   const confirm = useConfirm();
   const action = useAction({
     run: () => post("/v1/outbox:retry", { body: { destination: destination.destination } }),
-    told: (done) => `${count(done.retried)} messages are due at once${done.more ? ", and more are left: retry again" : ""}.`,
-    touches: ["outbox"],
+    message: (done) => `${count(done.retried)} messages are due at once${done.more ? ", and more are left: retry again" : ""}.`,
+    invalidates: ["outbox"],
   });
   async function ask(): Promise<void> {
     const number = Math.min(destination.tried, 1_000);
     const yes = await confirm({
       title: `Retry ${destination.destination} now?`,
-      text: `${count(destination.tried, destination.capped_at)} messages that were tried before are due at once, 1,000 a time, in their order. A destination that fails again rests for 30 s at most.`,
+      text: `${count(destination.tried, destination.capped_at)} messages that were tried before become due at once, in their order, 1,000 at a time. If the destination fails again, it pauses for at most 30 s.`,
       does: `Retry ${count(number)} message${number === 1 ? "" : "s"}`,
     });
     if (yes) action.mutate(undefined);

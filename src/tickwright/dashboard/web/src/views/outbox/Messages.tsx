@@ -1,4 +1,4 @@
-/** Messages that wait for the relay; one that can never be sent is given up here. */
+/** Messages that wait for the relay; a message that can never be sent can be discarded. */
 import { Button } from "@mantine/core";
 import { get, post, type Schemas } from "../../api/client";
 import { useMay } from "../../app/session";
@@ -19,7 +19,7 @@ function columns(may: boolean): Column<Message>[] {
     { id: "id", header: "Id", width: 100, hide: "sm", cell: (one) => one.id },
     { id: "destination", header: "Destination", width: "30%", cell: (one) => <span title={one.destination}>{one.destination}</span> },
     { id: "key", header: "Key", width: 130, hide: "md", cell: (one) => <span title={one.key ?? ""}>{one.key}</span> },
-    { id: "age", header: "Waits since", width: 124, cell: (one) => <Instant at={one.created_at} ago /> },
+    { id: "age", header: "Waiting since", width: 124, cell: (one) => <Instant at={one.created_at} ago /> },
     { id: "attempts", header: "Attempts", width: 80, align: "right", cell: (one) => count(one.attempts) },
     { id: "next", header: "Next try", width: 100, hide: "sm", cell: (one) => <Instant at={one.next_at} ago /> },
     { id: "error", header: "Last error", hide: "sm", cell: (one) => <span title={one.error_message ?? ""}>{one.error_message}</span> },
@@ -47,9 +47,9 @@ export function Messages() {
         rowKey={(one) => one.id}
         empty={
           destination === "" ? (
-            <EmptyState title="No message waits">The relay has published everything. New messages come with <code>app.publish</code> or a row in tickwright.outbox.</EmptyState>
+            <EmptyState title="No message waits">The relay has published everything. Publish a message with <code>app.publish</code> or a row in tickwright.outbox.</EmptyState>
           ) : (
-            <EmptyState title="No message waits for this destination">The whole destination is compared; clear the filter to see all of them.</EmptyState>
+            <EmptyState title="No message waits for this destination">The filter compares the whole destination; clear it to see all messages.</EmptyState>
           )
         }
       />
@@ -61,21 +61,21 @@ function DiscardButton({ message }: { message: Message }) {
   const confirm = useConfirm();
   const action = useAction({
     run: () => post("/v1/outbox/{message}/discard", { path: { message: message.id } }),
-    told: (done) => `Message ${done.id} is a dead letter.`,
-    touches: ["outbox", "dead_letters"],
+    message: (done) => `Message ${done.id} is a dead letter.`,
+    invalidates: ["outbox", "dead_letters"],
   });
   async function ask(): Promise<void> {
     const yes = await confirm({
-      title: `Give message ${message.id} up?`,
-      text: "It is sent no more and becomes a dead letter, which can be requeued. One that is being sent right now is sent.",
-      does: "Give 1 message up",
+      title: `Discard message ${message.id}?`,
+      text: "It is not sent again and becomes a dead letter, which can be requeued. If it is being sent now, it is still sent.",
+      does: "Discard 1 message",
       danger: true,
     });
     if (yes) action.mutate(undefined);
   }
   return (
-    <Button size="compact-xs" variant="default" onClick={() => void ask()} loading={action.isPending} aria-label={`Give up message ${message.id}`}>
-      Give up
+    <Button size="compact-xs" variant="default" onClick={() => void ask()} loading={action.isPending} aria-label={`Discard message ${message.id}`}>
+      Discard
     </Button>
   );
 }

@@ -1,11 +1,11 @@
-/** The outbox: its lag per destination, messages that wait, and the relays of polls with their partitions. */
+/** The outbox: lag by destination, waiting messages, and the relays of polls with their partitions. */
 import { SegmentedControl } from "@mantine/core";
 import { Link } from "wouter";
 import { useOverview } from "../../app/live";
 import { spoken } from "../../parts/Duration";
 import { count, rate } from "../../parts/Figure";
 import { Tile, Tiles } from "../../parts/Panel";
-import { Checked } from "../../parts/Understood";
+import { CheckedParameter } from "../../parts/ParameterChecks";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { Destinations } from "./Destinations";
@@ -26,7 +26,7 @@ export default function OutboxView() {
   const part = url.one("part");
   return (
     <View title="Outbox">
-      <Checked name="part" label="Part" possible={NAMED} />
+      <CheckedParameter name="part" label="Part" possible={NAMED} />
       <Lag />
       <SegmentedControl aria-label="Part" style={{ alignSelf: "flex-start", maxWidth: "100%", overflowX: "auto" }} value={part} onChange={(value) => url.set({ part: value })} data={PARTS} />
       {part === "messages" ? <Messages /> : part === "relays" ? <PollRelays /> : part === "partitions" ? <PollPartitions /> : <Destinations />}
@@ -40,10 +40,10 @@ function Lag() {
   return (
     <Tiles>
       <Tile title="Waiting messages" value={outbox === null ? "–" : count(outbox.waiting, 10_000)} below={outbox === null ? "" : `for ${count(outbox.destinations)} destination${outbox.destinations === 1 ? "" : "s"}`} />
-      <Tile title="Oldest waits" value={outbox === null || outbox.waiting === 0 ? "–" : spoken(outbox.oldest_s)} />
-      <Tile title="Published a second" value={outbox?.published_per_s == null ? "–" : rate(outbox.published_per_s)} />
+      <Tile title="Oldest message" value={outbox === null || outbox.waiting === 0 ? "–" : spoken(outbox.oldest_s)} />
+      <Tile title="Published per second" value={outbox?.published_per_s == null ? "–" : rate(outbox.published_per_s)} />
       <Tile title="Failing destinations" value={outbox === null ? "–" : count(outbox.failing)} tone={outbox !== null && outbox.failing > 0 ? "bad" : undefined} />
-      <Tile title="Given up" value={dead === null ? "–" : count(dead, 10_000)} tone={dead !== null && dead > 0 ? "warn" : undefined} below={<Link href="/dead-letters?kind=outbox">dead letters</Link>} />
+      <Tile title="Dead letters" value={dead === null ? "–" : count(dead, 10_000)} tone={dead !== null && dead > 0 ? "warn" : undefined} below={<Link href="/dead-letters?kind=outbox">show</Link>} />
     </Tiles>
   );
 }

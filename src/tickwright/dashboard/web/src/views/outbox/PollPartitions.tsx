@@ -1,4 +1,4 @@
-/** The partitions that polls went to within a week: how far the consumers are, and who reads each. */
+/** The partitions that polls were published to within a week: the position, lag and reader of each. */
 import { useQuery } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
@@ -16,8 +16,8 @@ const COLUMNS: Column<Partition>[] = [
   { id: "position", header: "Position", width: 110, align: "right", hide: "sm", cell: (one) => (one.position === null ? "–" : count(one.position)) },
   { id: "end", header: "End", width: 110, align: "right", hide: "sm", cell: (one) => count(one.end_offset) },
   { id: "since", header: "Oldest unfinished", width: 140, hide: "md", cell: (one) => <Instant at={one.unfinished_since} ago /> },
-  { id: "reader", header: "Read by", cell: (one) => <span title={one.reader ?? ""}>{one.reader ?? "nobody"}</span> },
-  { id: "seen", header: "Seen", width: 100, hide: "sm", cell: (one) => <Instant at={one.seen_at} ago /> },
+  { id: "reader", header: "Read by", cell: (one) => <span title={one.reader ?? ""}>{one.reader ?? "none"}</span> },
+  { id: "seen", header: "Last seen", width: 100, hide: "sm", cell: (one) => <Instant at={one.seen_at} ago /> },
 ];
 
 export function PollPartitions() {
@@ -29,7 +29,7 @@ export function PollPartitions() {
       columns={COLUMNS}
       pages={{ rows: found.data?.items, error: found.error, again: () => void found.refetch() }}
       rowKey={(one) => `${one.topic}/${one.partition}`}
-      empty={<EmptyState title="No poll went to Kafka within a week">Without TICKWRIGHT_KAFKA_BOOTSTRAP polls stay inside PostgreSQL; the relays show what waits.</EmptyState>}
+      empty={<EmptyState title="No poll was published to Kafka within a week">Without TICKWRIGHT_KAFKA_BOOTSTRAP polls stay inside PostgreSQL; the relays show waiting polls.</EmptyState>}
     />
   );
 }

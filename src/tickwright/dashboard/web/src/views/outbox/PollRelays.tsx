@@ -1,4 +1,4 @@
-/** The relays of polls, one a shard; one that stands is put right here, after a look at what that would do. */
+/** The relays of polls, one per shard. A blocked relay is reconciled here, after a dry run. */
 import { Button, Modal, Stack, TextInput, Group } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -28,8 +28,8 @@ function columns(may: boolean, onOpen: (shard: number) => void): Column<Relay>[]
     { id: "released", header: "Of those due", width: 100, align: "right", hide: "sm", cell: (one) => count(one.released) },
     { id: "oldest", header: "Oldest due", width: 120, hide: "sm", cell: (one) => <Instant at={one.oldest_release_at} ago /> },
     { id: "published", header: "Published batch", width: 130, align: "right", hide: "md", cell: (one) => `${count(one.published_no)} of ${count(one.batch_no)}` },
-    { id: "when", header: "Last", width: 110, hide: "md", cell: (one) => <Instant at={one.published_at} ago /> },
-    { id: "says", header: "Why it is stopped", hide: "sm", cell: (one) => <span title={one.says ?? ""}>{one.says}</span> },
+    { id: "when", header: "Last batch", width: 110, hide: "md", cell: (one) => <Instant at={one.published_at} ago /> },
+    { id: "says", header: "Why it is blocked", hide: "sm", cell: (one) => <span title={one.says ?? ""}>{one.says}</span> },
     {
       id: "does",
       header: "",
@@ -70,16 +70,16 @@ function Reconcile({ shard, onClose }: { shard: number; onClose: () => void }) {
   const [position, setPosition] = useState("");
   const confirm = useConfirm();
   const body = { shard, position: readNumber(position) };
-  const looked = useQuery({ queryKey: ["reconcile", body], queryFn: ({ signal }) => post("/v1/outbox/polls/reconcile", { body: { ...body, apply: false }, signal }), retry: false });
+  const preview = useQuery({ queryKey: ["reconcile", body], queryFn: ({ signal }) => post("/v1/outbox/polls/reconcile", { body: { ...body, apply: false }, signal }), retry: false });
   const action = useAction({
     run: () => post("/v1/outbox/polls/reconcile", { body: { ...body, apply: true } }),
-    told: (done) => `Both sides agree on batch ${count(done.adopted)}; ${count(done.sent_again)} polls are sent again.`,
-    touches: ["outbox", "reconcile"],
+    message: (done) => `Both sides agree on batch ${count(done.adopted)}; ${count(done.sent_again)} polls are sent again.`,
+    invalidates: ["outbox", "reconcile"],
   });
   async function ask(would: Schemas["ReconcileView"]): Promise<void> {
     const yes = await confirm({
       title: `Agree on batch ${count(would.adopted)}?`,
-      text: `${count(would.counted)} polls of the frozen batch are taken as published, ${count(would.sent_again)} are sent again under the ids that they had.`,
+      text: `${count(would.counted)} polls of the frozen batch count as published, ${count(would.sent_again)} are sent again with the same ids.`,
       does: `Agree on batch ${count(would.adopted)}`,
       danger: true,
     });
@@ -87,15 +87,15 @@ function Reconcile({ shard, onClose }: { shard: number; onClose: () => void }) {
   }
   return (
     <Stack>
-      <TextInput label="All batches up to this one are published" placeholder="the last that is certain" inputMode="numeric" value={position} onChange={(event) => setPosition(event.currentTarget.value)} />
-      <Answer of={looked} lines={3}>
-        {(would) => <Facts of={[["Would agree on batch", count(would.adopted)], ["Taken as published", count(would.counted)], ["Sent again", count(would.sent_again)]]} />}
+      <TextInput label="All batches up to this one are published" placeholder="the last batch that is certain" inputMode="numeric" value={position} onChange={(event) => setPosition(event.currentTarget.value)} />
+      <Answer of={preview} lines={3}>
+        {(would) => <Facts of={[["Would agree on batch", count(would.adopted)], ["Counted as published", count(would.counted)], ["Sent again", count(would.sent_again)]]} />}
       </Answer>
       <Group justify="flex-end" gap="xs">
         <Button variant="default" onClick={onClose}>
-          Leave it
+          Go back
         </Button>
-        <Button disabled={looked.data === undefined || looked.isFetching || looked.isError} loading={action.isPending} onClick={() => looked.data && void ask(looked.data)}>
+        <Button disabled={preview.data === undefined || preview.isFetching || preview.isError} loading={action.isPending} onClick={() => preview.data && void ask(preview.data)}>
           Reconcile
         </Button>
       </Group>

@@ -1,4 +1,4 @@
-/** What fires now: five, the most severe first, and how many there are. */
+/** Firing alerts: the five most severe, and the number of each severity. */
 import { Link } from "wouter";
 import type { Overview } from "../../app/live";
 import { Instant } from "../../parts/Instant";
@@ -9,11 +9,11 @@ import classes from "./overview.module.css";
 export function Alerts({ alerts }: { alerts: Overview["alerts"] }) {
   const all = alerts.critical + alerts.warning + alerts.info;
   const numbers = (["critical", "warning", "info"] as const).filter((severity) => alerts[severity] > 0);
-  const said = numbers.map((severity) => `${alerts[severity]} ${severity}`).join(", ");
-  const side = <Link href="/alerts">{said || "all alerts"}</Link>;
+  const summary = numbers.map((severity) => `${alerts[severity]} ${severity}`).join(", ");
+  const side = <Link href="/alerts">{summary || "all alerts"}</Link>;
   return (
     <Panel title="Alerts" side={side}>
-      {all === 0 && <p className={classes.calm}>Nothing fires.</p>}
+      {all === 0 && <p className={classes.calm}>No alert fires.</p>}
       <ul className={classes.list}>
         {alerts.newest.map((alert) => (
           <li key={alert.id}>

@@ -1,4 +1,4 @@
-/** One line per capability: what waits, what moves, and the way to its view. */
+/** One line per capability: its backlog, its throughput, its problems, and a link to its view. */
 import type { ReactNode } from "react";
 import { Link } from "wouter";
 import type { Overview } from "../../app/live";
@@ -10,9 +10,9 @@ import classes from "./overview.module.css";
 interface Line {
   name: string;
   to: string;
-  waits: string;
-  moves: ReactNode;
-  bad: string;
+  backlog: string;
+  throughput: ReactNode;
+  problems: string;
 }
 
 export function Capabilities({ overview }: { overview: Overview }) {
@@ -22,8 +22,8 @@ export function Capabilities({ overview }: { overview: Overview }) {
         <thead>
           <tr>
             <th scope="col">Capability</th>
-            <th scope="col">Waits</th>
-            <th scope="col">Moves</th>
+            <th scope="col">Waiting</th>
+            <th scope="col">Throughput</th>
             <th scope="col">Needs attention</th>
           </tr>
         </thead>
@@ -33,9 +33,9 @@ export function Capabilities({ overview }: { overview: Overview }) {
               <th scope="row">
                 <Link href={line.to}>{line.name}</Link>
               </th>
-              <td>{line.waits}</td>
-              <td>{line.moves}</td>
-              <td className={line.bad === "" ? undefined : classes.bad}>{line.bad || "–"}</td>
+              <td>{line.backlog}</td>
+              <td>{line.throughput}</td>
+              <td className={line.problems === "" ? undefined : classes.bad}>{line.problems || "–"}</td>
             </tr>
           ))}
         </tbody>
@@ -58,44 +58,44 @@ function lines({ jobs, polls, fanout, reports, executions, outbox, dead_letters:
     {
       name: "Polling",
       to: "/accounts",
-      waits: aged(polls.waiting, polls.oldest_s),
-      moves: `${speed(polls.answered_per_s)} answered${fresh}`,
-      bad: all(some(polls.lagging_accounts, "accounts lag"), some(polls.unplaced, "trackers without a place")),
+      backlog: aged(polls.waiting, polls.oldest_s),
+      throughput: `${speed(polls.answered_per_s)} answered${fresh}`,
+      problems: all(some(polls.lagging_accounts, "accounts lag"), some(polls.unplaced, "trackers not placed")),
     },
     {
       name: "Fan-out",
       to: "/entities",
-      waits: fanout.queued === null ? "–" : count(fanout.queued),
-      moves: `${speed(fanout.called_per_s)} called, ${count(fanout.succeeded)} succeeded in the last minute`,
-      bad: all(some(fanout.failed, "failed"), some(fanout.expired, "expired")),
+      backlog: fanout.queued === null ? "–" : count(fanout.queued),
+      throughput: `${speed(fanout.called_per_s)} called, ${count(fanout.succeeded)} succeeded in the last minute`,
+      problems: all(some(fanout.failed, "failed"), some(fanout.expired, "expired")),
     },
     {
       name: "Reports",
       to: "/reports",
-      waits: atLeast(reports.waiting, openStopped),
-      moves: `${atLeast(reports.running, openStopped)} run, ${atLeast(reports.finished, endedStopped)} finished in the last hour`,
-      bad: reports.failed > 0 || endedStopped ? `${atLeast(reports.failed, endedStopped)} failed in the last hour` : "",
+      backlog: atLeast(reports.waiting, openStopped),
+      throughput: `${atLeast(reports.running, openStopped)} running, ${atLeast(reports.finished, endedStopped)} finished in the last hour`,
+      problems: reports.failed > 0 || endedStopped ? `${atLeast(reports.failed, endedStopped)} failed in the last hour` : "",
     },
     {
       name: "Campaigns",
       to: "/executions",
-      waits: aged(executions.waiting, executions.oldest_s),
-      moves: `${bounded(executions.working)} executions at work`,
-      bad: some(executions.unreleased, "actions not released"),
+      backlog: aged(executions.waiting, executions.oldest_s),
+      throughput: `${bounded(executions.working)} executions running`,
+      problems: some(executions.unreleased, "actions not released"),
     },
     {
       name: "Outbox",
       to: "/outbox",
-      waits: aged(outbox.waiting, outbox.oldest_s),
-      moves: `${speed(outbox.published_per_s)} published`,
-      bad: some(outbox.failing, "destinations fail"),
+      backlog: aged(outbox.waiting, outbox.oldest_s),
+      throughput: `${speed(outbox.published_per_s)} published`,
+      problems: some(outbox.failing, "destinations fail"),
     },
     {
       name: "Dead letters",
       to: "/dead-letters",
-      waits: "",
-      moves: "",
-      bad: all(some(dead.jobs, "jobs"), some(dead.outbox, "messages"), dead.fanout !== null ? some(dead.fanout, "entity tasks") : fanout.entities > 0 ? "entity tasks unknown" : ""),
+      backlog: "",
+      throughput: "",
+      problems: all(some(dead.jobs, "jobs"), some(dead.outbox, "messages"), dead.fanout !== null ? some(dead.fanout, "entity tasks") : fanout.entities > 0 ? "entity tasks unknown" : ""),
     },
   ];
 }

@@ -1,4 +1,4 @@
-/** The last fifteen minutes as lines. */
+/** Charts of the last fifteen minutes. */
 import { useMemo, type ReactNode } from "react";
 import { useSeries } from "../../app/live";
 import { zone } from "../../app/prefs";
@@ -30,14 +30,14 @@ export default function Charts() {
 
 const KEPT_MS = 14 * 60_000;
 
-/** From when on there are figures, where that is not the whole quarter of an hour: they are kept while somebody looks. */
+/** The start of the figures, if they cover less than fifteen minutes: they are kept only while a dashboard is open. */
 function Since({ at }: { at: readonly string[] }) {
   const shown = zone.use();
   const first = at[0];
   if (first === undefined) return <span className={classes.since}>from now on</span>;
   if (Date.parse(at.at(-1) ?? first) - Date.parse(first) > KEPT_MS) return null;
   return (
-    <span className={classes.since} title="Figures are kept while a dashboard is open, for fifteen minutes; before that none was">
+    <span className={classes.since} title="Figures are kept for fifteen minutes, while a dashboard is open; none was open before">
       since {instantText(first, shown).slice(11)}
     </span>
   );

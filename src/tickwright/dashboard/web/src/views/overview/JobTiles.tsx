@@ -1,4 +1,4 @@
-/** The figures of one-shot jobs. */
+/** The figures of jobs. */
 import type { Overview } from "../../app/live";
 import { atLeast, count, rate } from "../../parts/Figure";
 import { spoken } from "../../parts/Duration";
@@ -9,7 +9,7 @@ type Jobs = Overview["jobs"];
 const WHY: Record<string, string> = {
   nothing_due: "nothing is due",
   capped: "too many to count",
-  not_catching_up: "the backlog does not fall",
+  not_catching_up: "the backlog does not shrink",
   measuring: "being measured",
 };
 const LATE_S = 2;
@@ -24,7 +24,7 @@ export function JobTiles({ jobs }: { jobs: Jobs }) {
         title="Due"
         to="/jobs?state=pending"
         value={amount(jobs, jobs.due)}
-        below={jobs.due > 0 ? `the oldest for ${spoken(jobs.oldest_due_s)}` : jobs.partial ? UNCOUNTED : "nothing waits for a worker"}
+        below={jobs.due > 0 ? `the oldest for ${spoken(jobs.oldest_due_s)}` : jobs.partial ? UNCOUNTED : "no job waits for a worker"}
         tone={jobs.oldest_due_s > 60 ? "bad" : undefined}
       />
       <Tile title="Caught up in" value={caughtUp(jobs)} below={change(jobs)} tone={jobs.not_caught_up === "not_catching_up" ? "warn" : undefined} />
@@ -34,7 +34,7 @@ export function JobTiles({ jobs }: { jobs: Jobs }) {
         below={late === null ? "no start in the last minute" : `p50 ${bucket(late.p50_s)}, ${count(late.starts)} starts`}
         tone={late !== null && (late.p99_s === null || late.p99_s > LATE_S) ? "warn" : undefined}
       />
-      <Tile title="Started per s" to="/jobs?state=processing" value={perSecond(jobs.started_per_s)} below={`${count(jobs.running)} run now`} />
+      <Tile title="Started per s" to="/jobs?state=processing" value={perSecond(jobs.started_per_s)} below={`${count(jobs.running)} running now`} />
       <Tile
         title="Completed per s"
         to="/jobs?state=completed"

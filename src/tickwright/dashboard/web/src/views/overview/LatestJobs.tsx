@@ -1,4 +1,4 @@
-/** The youngest jobs. */
+/** The newest jobs. */
 import { Link } from "wouter";
 import type { Overview } from "../../app/live";
 import { Instant } from "../../parts/Instant";
@@ -8,9 +8,9 @@ import classes from "./overview.module.css";
 
 export function LatestJobs({ jobs }: { jobs: Overview["jobs"]["latest"] }) {
   return (
-    <Panel title="Youngest jobs" side={<Link href="/jobs">all jobs</Link>}>
+    <Panel title="Newest jobs" side={<Link href="/jobs">all jobs</Link>}>
       {jobs.length === 0 && <p className={classes.calm}>There is no job yet. Schedule one with Python, SQL, REST or the command line.</p>}
-      <table className={classes.table} aria-label="Youngest jobs">
+      <table className={classes.table} aria-label="Newest jobs">
         <tbody>
           {jobs.map((job) => (
             <tr key={job.id}>

@@ -1,4 +1,4 @@
-/** The overview: what is due and late, how fast it goes, when we are caught up, and what needs a look. */
+/** The overview: backlog, lateness, throughput, the time until the backlog is gone, and what needs attention. */
 import { lazy, Suspense, useEffect } from "react";
 import { Skeleton } from "@mantine/core";
 import { useFreshness, useOverview, type Overview } from "../../app/live";
@@ -24,9 +24,9 @@ export default function OverviewView() {
   return (
     <View title="Overview">
       {overview !== null && <Shown overview={overview} />}
-      {overview === null && source !== "away" && <Coming />}
-      {overview === null && source === "away" && (
-        <EmptyState title="There is no snapshot yet">{why ?? "It is asked for again every few seconds."}</EmptyState>
+      {overview === null && source !== "unavailable" && <Loading />}
+      {overview === null && source === "unavailable" && (
+        <EmptyState title="There is no snapshot yet">{why ?? "The dashboard requests one every few seconds."}</EmptyState>
       )}
     </View>
   );
@@ -36,7 +36,7 @@ function Shown({ overview }: { overview: Overview }) {
   return (
     <Scroll>
       <JobTiles jobs={overview.jobs} />
-      <Suspense fallback={<ChartsComing />}>
+      <Suspense fallback={<ChartsLoading />}>
         <Charts />
       </Suspense>
       <Panels>
@@ -52,7 +52,7 @@ function Shown({ overview }: { overview: Overview }) {
   );
 }
 
-function ChartsComing() {
+function ChartsLoading() {
   return (
     <Panels>
       {["Throughput", "Backlog", "Lateness"].map((title) => (
@@ -64,11 +64,11 @@ function ChartsComing() {
   );
 }
 
-function Coming() {
+function Loading() {
   return (
     <Scroll>
       <Skeleton height={96} />
-      <ChartsComing />
+      <ChartsLoading />
       <Skeleton height={190} />
     </Scroll>
   );

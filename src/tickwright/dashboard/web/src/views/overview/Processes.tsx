@@ -1,4 +1,4 @@
-/** Worker sessions and leases; a figure leads to the sessions that it counts, and each of them says what it does. */
+/** Worker sessions and leases; a figure links to the sessions that it counts. */
 import { Link } from "wouter";
 import type { Overview } from "../../app/live";
 import { Facts } from "../../parts/Facts";
@@ -7,12 +7,12 @@ import { Panel } from "../../parts/Panel";
 import { StateBadge } from "../../parts/StateBadge";
 
 export function Workers({ workers }: { workers: Overview["workers"] }) {
-  const those = (number: number, filter: string) => (number === 0 ? "0" : <Link key={filter} href={`/workers?${filter}`}>{count(number)}</Link>);
+  const linked = (number: number, filter: string) => (number === 0 ? "0" : <Link key={filter} href={`/workers?${filter}`}>{count(number)}</Link>);
   const lost = workers.lost_lately > 0 ? <Link key="lost" href="/workers?state=lost"><StateBadge state={`${workers.lost_lately}`} tone="bad" /></Link> : "0";
-  const roles = Object.entries(workers.by_role).map(([role, number]) => [role, those(number, `state=alive&role=${encodeURIComponent(role)}`)] as const);
+  const roles = Object.entries(workers.by_role).map(([role, number]) => [role, linked(number, `state=alive&role=${encodeURIComponent(role)}`)] as const);
   return (
     <Panel title="Workers" side={<Link href="/workers">all workers</Link>}>
-      <Facts of={[["alive", those(workers.alive, "state=alive")], ["draining", those(workers.draining, "state=draining")], ["lost in the last hour", lost], ...roles]} />
+      <Facts of={[["alive", linked(workers.alive, "state=alive")], ["draining", linked(workers.draining, "state=draining")], ["lost in the last hour", lost], ...roles]} />
     </Panel>
   );
 }

@@ -1,4 +1,4 @@
-/** One partner: how it is called now, its breaker and quiet hours, its settings, and what may be done. */
+/** One partner: current calls, breaker and quiet hours, settings, and actions. */
 import { Button, Group, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -63,7 +63,7 @@ function One({ name }: { name: string }) {
           <Json label="settings" value={partner.settings} />
         </Section>
       )}
-      <Facts of={[["Made", <Instant key="made" at={partner.created_at} />], ["Changed", <Instant key="changed" at={partner.updated_at} />]]} />
+      <Facts of={[["Created", <Instant key="created" at={partner.created_at} />], ["Changed", <Instant key="changed" at={partner.updated_at} />]]} />
     </Stack>
   );
 }
@@ -73,36 +73,36 @@ function Actions({ partner }: { partner: Partner }) {
   const path = { name: partner.name };
   const paused = partner.paused_at !== null;
   const stopped = partner.breaker !== "closed" || partner.blocked_until !== null;
-  const turn = useAction({
+  const toggle = useAction({
     run: () => (paused ? post("/v1/partners/{name}/enable", { path }) : post("/v1/partners/{name}/pause", { path })),
-    told: (now) => `Partner ${now.name} is ${now.paused_at === null ? "called again" : "paused"}.`,
-    touches: ["partners"],
+    message: (now) => `Partner ${now.name} is ${now.paused_at === null ? "called again" : "paused"}.`,
+    invalidates: ["partners"],
   });
   const reset = useAction({
     run: () => post("/v1/partners/{name}/reset", { path }),
-    told: (now) => `The breaker of ${now.name} is closed.`,
-    touches: ["partners"],
+    message: (now) => `The breaker of ${now.name} is closed.`,
+    invalidates: ["partners"],
   });
-  async function askTurn(): Promise<void> {
+  async function askToggle(): Promise<void> {
     const yes = await confirm({
       title: `${paused ? "Enable" : "Pause"} partner ${partner.name}?`,
       text: paused ? "It is called again, within its limits." : "It is not called, and none of its trackers is selected, until it is enabled.",
       does: `${paused ? "Enable" : "Pause"} 1 partner`,
       danger: !paused,
     });
-    if (yes) turn.mutate(undefined);
+    if (yes) toggle.mutate(undefined);
   }
   async function askReset(): Promise<void> {
     const yes = await confirm({
       title: `Reset partner ${partner.name}?`,
-      text: "Its breaker is closed and the silence that it asked for ends: it is called at once. Where it still fails, the breaker opens again.",
+      text: "Its breaker is closed and its Retry-After ends: it is called at once. If it still fails, the breaker opens again.",
       does: "Reset 1 partner",
     });
     if (yes) reset.mutate(undefined);
   }
   return (
     <>
-      <Button variant="default" onClick={() => void askTurn()} loading={turn.isPending}>
+      <Button variant="default" onClick={() => void askToggle()} loading={toggle.isPending}>
         {paused ? "Enable" : "Pause"}
       </Button>
       {stopped && (

@@ -1,4 +1,4 @@
-/** A partner's settings, in the words of `[partners.NAME]`; every mistake is named at once by the API. */
+/** A partner's settings, with the fields of `[partners.NAME]`; the API reports all mistakes at once. */
 import { Alert, Button, Group, Modal, Stack, TextInput } from "@mantine/core";
 import { useState } from "react";
 import { pretty, readObject } from "../../api/json";
@@ -21,13 +21,13 @@ export function PartnerEdit({ partner, onClose }: { partner: Partner; onClose: (
   const confirm = useConfirm();
   const action = useAction({
     run: () => patch("/v1/partners/{name}", { path: { name: partner.name }, body: bodyOf(changes) }),
-    told: (now) => `The settings of ${now.name} are changed.`,
-    touches: ["partners"],
+    message: (now) => `The settings of ${now.name} are changed.`,
+    invalidates: ["partners"],
   });
   async function save(): Promise<void> {
     const yes = await confirm({
       title: `Change partner ${partner.name}?`,
-      text: `${Object.keys(changes).join(", ")}: all processes follow within seconds.`,
+      text: `${Object.keys(changes).join(", ")}: all processes apply the change within seconds.`,
       does: `Change ${number} setting${number === 1 ? "" : "s"}`,
     });
     if (yes) action.mutate(undefined, { onSuccess: onClose });
@@ -39,7 +39,7 @@ export function PartnerEdit({ partner, onClose }: { partner: Partner; onClose: (
         <Refused error={action.error} />
         <Group justify="flex-end" gap="xs">
           <Button variant="default" onClick={onClose}>
-            Leave it
+            Go back
           </Button>
           <Button onClick={() => void save()} disabled={number === 0} loading={action.isPending}>
             Save
@@ -50,23 +50,23 @@ export function PartnerEdit({ partner, onClose }: { partner: Partner; onClose: (
   );
 }
 
-const BEGINNING = '{\n  "rate": "10/s",\n  "concurrency": 10,\n  "timeout": "10s",\n  "http": { "url": "https://example.org/track/{external_id}", "status": "status" }\n}';
+const EXAMPLE = '{\n  "rate": "10/s",\n  "concurrency": 10,\n  "timeout": "10s",\n  "http": { "url": "https://example.org/track/{external_id}", "status": "status" }\n}';
 
-/** The button and the dialogue that make a partner. */
+/** The button and the dialogue that create a partner. */
 export function NewPartner() {
   const [open, setOpen] = useState(false);
   const [name, setName] = useState("");
-  const [text, setText] = useState(BEGINNING);
+  const [text, setText] = useState(EXAMPLE);
   const read = readObject(text);
   const action = useAction({
     run: () => put("/v1/partners/{name}", { path: { name }, body: bodyOf(read.value ?? {}) }),
-    told: (stored) => `Partner ${stored.partner.name} is ${stored.created ? "there" : "replaced"}.`,
-    touches: ["partners"],
+    message: (stored) => `Partner ${stored.partner.name} is ${stored.created ? "created" : "replaced"}.`,
+    invalidates: ["partners"],
   });
   const end = () => {
     setOpen(false);
     setName("");
-    setText(BEGINNING);
+    setText(EXAMPLE);
     action.reset();
   };
   return (
@@ -76,15 +76,15 @@ export function NewPartner() {
       </Button>
       <Modal opened={open} onClose={end} title="New partner" size="lg" closeButtonProps={{ "aria-label": "Close" }}>
         <Stack gap="sm">
-          <TextInput label="Name" description="Letters, digits, “_”, “.”, “-”. A partner of this name would be replaced." value={name} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />
+          <TextInput label="Name" description="Letters, digits, “_”, “.”, “-”. An existing partner of this name is replaced." value={name} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />
           <SettingsField text={text} onChange={setText} />
           <Refused error={action.error} />
           <Group justify="flex-end" gap="xs">
             <Button variant="default" onClick={end}>
-              Leave it
+              Go back
             </Button>
             <Button disabled={name === "" || read.value === null} loading={action.isPending} onClick={() => action.mutate(undefined, { onSuccess: end })}>
-              Make 1 partner
+              Create 1 partner
             </Button>
           </Group>
         </Stack>
@@ -94,14 +94,14 @@ export function NewPartner() {
 }
 
 function SettingsField({ text, onChange }: { text: string; onChange: (text: string) => void }) {
-  return <JsonField label="Settings" description="JSON, in the words of [partners.NAME]: rate, per_minute, per_day, concurrency, timeout, quiet, breaker, terminal_statuses, http" value={text} onChange={onChange} />;
+  return <JsonField label="Settings" description="JSON with the fields of [partners.NAME]: rate, per_minute, per_day, concurrency, timeout, quiet, breaker, terminal_statuses, http" value={text} onChange={onChange} />;
 }
 
-/** Every mistake that the API found, line by line. */
+/** The mistakes that the API found, one a line. */
 function Refused({ error }: { error: Error | null }) {
   if (!(error instanceof Problem)) return null;
   return (
-    <Alert color="red" variant="light" role="alert" title={`Not taken (${error.code})`} style={{ whiteSpace: "pre-wrap" }}>
+    <Alert color="red" variant="light" role="alert" title={`Refused (${error.code})`} style={{ whiteSpace: "pre-wrap" }}>
       {error.message}
     </Alert>
   );

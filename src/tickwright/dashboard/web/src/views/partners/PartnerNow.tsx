@@ -1,4 +1,4 @@
-/** How a partner is called now: quota, outcomes, breaker, quiet hours, what waits. */
+/** The current calls of a partner: quota, outcomes, breaker, quiet hours, waiting polls. */
 import { Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
@@ -18,7 +18,7 @@ import classes from "./partners.module.css";
 
 type Partner = Schemas["PartnerView"];
 type Figures = Schemas["PartnerFigures"];
-/** Calls are counted between two looks, and processes tell theirs every two seconds. */
+/** Calls are counted between two requests; processes report theirs every two seconds. */
 const EVERY_MS = 3_000;
 
 export function PartnerNow({ partner, children }: { partner: Partner; children: ReactNode }) {
@@ -44,10 +44,10 @@ export function PartnerNow({ partner, children }: { partner: Partner; children: 
         of={[
           ["State", <StateBadge key="state" {...stateOf(partner, figures)} />],
           ["Until", <Instant key="until" at={figures.state_until} ago />],
-          ["Called by", partner.called_by ?? "nobody"],
+          ["Called by", partner.called_by ?? "none"],
           ["Waiting polls", `${count(figures.waiting.polls)}${figures.waiting.capped ? "+" : ""}`],
-          ["Oldest waits since", <Instant key="oldest" at={figures.waiting.oldest_at} ago />],
-          ["In hand", count(figures.waiting.in_hand)],
+          ["Oldest waiting since", <Instant key="oldest" at={figures.waiting.oldest_at} ago />],
+          ["Held by consumers", count(figures.waiting.in_hand)],
         ]}
       />
       {children}
@@ -81,17 +81,17 @@ function Quota({ figures }: { figures: Figures }) {
         {quota.concurrency !== null && (
           <span className={classes.quota}>
             <span>{percent(quota.granted / quota.concurrency)}</span>
-            <Meter label="Calls at once that are given out" ratio={quota.granted / quota.concurrency} />
-            <span className={classes.none}>of {count(quota.concurrency)} at once</span>
+            <Meter label="Concurrent calls granted" ratio={quota.granted / quota.concurrency} />
+            <span className={classes.none}>of {count(quota.concurrency)} concurrent</span>
           </span>
         )}
       </div>
       <Facts
         of={[
-          ["Calls a second", quota.calls_per_s === null ? null : rate(quota.calls_per_s)],
-          ["Allowed", budgets || "without limit"],
-          ["At once, of all", quota.concurrency === null ? "without limit" : `${count(quota.granted)} of ${count(quota.concurrency)} given out`],
-          ...shares.map((share) => [share.name, `${count(share.granted)} at once`] as const),
+          ["Calls per second", quota.calls_per_s === null ? null : rate(quota.calls_per_s)],
+          ["Allowed", budgets || "no limit"],
+          ["Concurrent calls", quota.concurrency === null ? "no limit" : `${count(quota.granted)} of ${count(quota.concurrency)} granted`],
+          ...shares.map((share) => [share.name, `${count(share.granted)} concurrent`] as const),
         ]}
       />
     </Stack>
@@ -102,7 +102,7 @@ function Calls({ figures: { at, calls } }: { figures: Figures }) {
   if (calls === null) {
     return (
       <p className={classes.none}>
-        Nobody looked for five minutes, so calls are counted from <Instant at={at} /> on; the first figures come in a few seconds.
+        No figures were requested for five minutes, so calls are counted from <Instant at={at} /> on; the first figures follow in a few seconds.
       </p>
     );
   }
@@ -110,7 +110,7 @@ function Calls({ figures: { at, calls } }: { figures: Figures }) {
     <Facts
       of={[
         ["Answered", count(calls.answered)],
-        ["Asked for silence (429)", withShare(calls.throttled, calls.throttled_share)],
+        ["Throttled (429)", withShare(calls.throttled, calls.throttled_share)],
         ["Failed", withShare(calls.failed, calls.failed_share)],
         ["Counted since", <Instant key="since" at={calls.since_at} ago />],
       ]}
@@ -125,12 +125,12 @@ function stops({ breaker, quiet, blocked_until }: Figures) {
     ["Breaker", <StateBadge key="breaker" state={breaker.state} />],
     ["Since", <Instant key="since" at={breaker.since} ago />],
     ["Open until", <Instant key="until" at={breaker.until} ago />],
-    ["Pauses in a row", count(breaker.opened_times)],
+    ["Times opened in a row", count(breaker.opened_times)],
     ["Failing since", <Instant key="failing" at={breaker.failing_since} ago />],
     ["Failed in its window", `${count(breaker.window_failed)} of ${count(breaker.window_failed + breaker.window_answered)}`],
-    ["Asked for silence until", <Instant key="blocked" at={blocked_until} ago />],
+    ["Retry-After until", <Instant key="blocked" at={blocked_until} ago />],
     ["Quiet until", <Instant key="quiet" at={quiet.until} />],
     ["Next quiet hours", <Instant key="next" at={quiet.next_from} />],
-    ["They end", <Instant key="ends" at={quiet.next_until} />],
+    ["Next quiet hours end", <Instant key="ends" at={quiet.next_until} />],
   ] as const;
 }

@@ -1,4 +1,4 @@
-/** Partners: who is called, who is not and until when, how much of what each allows is used. */
+/** Partners: whether each is called, else why and until when; and how much of its quota is used. */
 import { useQueries, useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
@@ -23,9 +23,9 @@ interface Row {
   figures: Figures | undefined;
 }
 
-/** So many partners are asked for their figures at once; the drawer has those of any. */
+/** Figures are fetched for so many partners; the drawer fetches those of any other. */
 const FIGURES_MAX = 50;
-/** Who looks first gets no calls; the second look, which has some, is not far. */
+/** The first request has no calls yet, so the second one follows soon. */
 const FIRST_MS = 2_000;
 
 const COLUMNS: Column<Row>[] = [
@@ -36,13 +36,13 @@ const COLUMNS: Column<Row>[] = [
   { id: "throttled", header: "429 share", width: 96, align: "right", hide: "sm", cell: ({ figures }) => share(figures, "throttled_share") },
   { id: "failed", header: "Errors", width: 80, align: "right", hide: "md", cell: ({ figures }) => share(figures, "failed_share") },
   { id: "waiting", header: "Waiting polls", width: 110, align: "right", hide: "md", cell: ({ figures }) => figures && `${count(figures.waiting.polls)}${figures.waiting.capped ? "+" : ""}` },
-  { id: "called", header: "Called by", width: 100, hide: "md", cell: ({ partner }) => partner.called_by ?? "nobody" },
+  { id: "called", header: "Called by", width: 100, hide: "md", cell: ({ partner }) => partner.called_by ?? "none" },
   { id: "rate", header: "Calls/s", width: 80, align: "right", hide: "sm", cell: ({ figures }) => (figures?.quota.calls_per_s == null ? "–" : rate(figures.quota.calls_per_s)) },
 ];
 
-/** Calls are counted between two looks: the first one begins to. */
+/** Calls are counted between two requests: the first one starts the count. */
 function share(figures: Figures | undefined, name: "throttled_share" | "failed_share") {
-  if (figures?.calls === null) return <span title="Calls are counted between two looks; this was the first for five minutes">counting</span>;
+  if (figures?.calls === null) return <span title="Calls are counted between two requests; this was the first for five minutes">counting</span>;
   const value = figures?.calls?.[name];
   return value == null ? "–" : percent(value);
 }
@@ -86,9 +86,9 @@ export default function PartnersView() {
         openKey={url.one("partner")}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="There is no partner">A partner is whom trackers are polled at. Set one here, with <code>tickwright partners put</code>, or in the TOML file.</EmptyState>
+            <EmptyState title="There is no partner">A partner is the service at which trackers are polled. Create one here, with <code>tickwright partners put</code>, or in the TOML file.</EmptyState>
           ) : (
-            <EmptyState title="No partner matches">Leave out a filter.</EmptyState>
+            <EmptyState title="No partner matches">Remove a filter.</EmptyState>
           )
         }
       />

@@ -1,4 +1,4 @@
-/** How much of what a partner allows is used: a bar, with the figures beside it. */
+/** The used share of a partner's quota: a bar, with the figures beside it. */
 import type { Schemas } from "../../api/client";
 import { percent, rate } from "../../parts/Figure";
 import { Meter } from "../../parts/Meter";

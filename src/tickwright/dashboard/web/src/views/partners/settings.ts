@@ -1,9 +1,9 @@
-/** A partner's settings as text, and what differs between two of them (RFC 7396: null takes a word out). */
+/** A partner's settings, and the difference of two of them as a merge patch (RFC 7396: null removes a field). */
 import { pretty, Users } from "../../api/json";
 
 type Settings = Record<string, unknown>;
 
-/** Return what is to be merged into `was` so that it becomes `wanted`; nobody else's edit of another word is written over. */
+/** Return the merge patch from `was` to `wanted`. It has only fields that differ, so that other users' changes stay. */
 export function changesOf(was: Settings, wanted: Settings): Settings {
   const changes: Settings = {};
   for (const name of new Set([...Object.keys(was), ...Object.keys(wanted)])) {
@@ -14,7 +14,7 @@ export function changesOf(was: Settings, wanted: Settings): Settings {
   return changes;
 }
 
-/** A table of words; a number that is kept as it was written is an object too, without a prototype. */
+/** A JSON object; a number that is kept as it was written is an object too, but without a prototype. */
 function isTable(value: unknown): value is Settings {
   return typeof value === "object" && value !== null && !Array.isArray(value) && Object.getPrototypeOf(value) === Object.prototype;
 }

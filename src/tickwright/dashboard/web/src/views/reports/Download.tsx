@@ -1,4 +1,4 @@
-/** The file of a report, by a link that is signed when it is asked for and needs no key. */
+/** Downloads the file of a report by a signed link, which needs no key. */
 import { Button } from "@mantine/core";
 import { address, get, type Schemas } from "../../api/client";
 import { useAction } from "../../parts/useAction";
@@ -8,14 +8,14 @@ type Report = Pick<Schemas["ReportView"], "id" | "file" | "status" | "payload_hi
 export function Download({ report, small = false }: { report: Report; small?: boolean }) {
   const action = useAction({
     run: () => get("/v1/reports/{report_id}/file", { path: { report_id: report.id } }),
-    told: (file) => {
+    message: (file) => {
       save(file);
       return `${file.name} is being downloaded`;
     },
-    touches: [],
+    invalidates: [],
   });
   if (report.status !== "finished") return null;
-  if (report.payload_hidden) return small ? "hidden" : <span>The role of this key does not see what is in files.</span>;
+  if (report.payload_hidden) return small ? "hidden" : <span>Hidden: the role of this key may not see the content of files.</span>;
   if (report.file === null) return small ? "removed" : <span>The file has been removed.</span>;
   return (
     <Button

@@ -1,4 +1,4 @@
-/** The parts against time: waiting, at work, done; of each stage the one that it waited for is marked. */
+/** The parts of a report over time: waiting, running, done. The slowest part of each stage is marked. */
 import type { Schemas } from "../../api/client";
 import { now, useSecond } from "../../app/clock";
 import { spoken } from "../../parts/Duration";
@@ -31,10 +31,10 @@ export function Parts({ report }: { report: Detail }) {
   );
 }
 
-/** The only part of a stage is not slower than another. */
+/** The only part of a stage is not marked as the slowest. */
 const isAlone = (part: Part, all: readonly Part[]): boolean => all.filter((one) => one.stage === part.stage).length === 1;
 
-/** Draws the open parts again each second. */
+/** Renders the open parts again each second. */
 function Ticking(): null {
   useSecond();
   return null;
@@ -42,14 +42,14 @@ function Ticking(): null {
 
 function Line({ of: part, slowest }: { of: Part; slowest: boolean }) {
   const attempts = part.attempts > 1 ? `${part.attempts} attempts` : "";
-  const says = [part.kind, part.required ? "" : "not required", part.rows > 0 ? `${count(part.rows)} rows` : "", part.bytes > 0 ? bytes(part.bytes) : "", attempts, timesOf(part)];
+  const details = [part.kind, part.required ? "" : "not required", part.rows > 0 ? `${count(part.rows)} rows` : "", part.bytes > 0 ? bytes(part.bytes) : "", attempts, timesOf(part)];
   return (
     <div className={classes.line}>
       <span>
         <b>{part.listener}</b> <span className={classes.quiet}>stage {part.stage}</span> {slowest && <em>slowest of its stage</em>}
       </span>
       <StateBadge state={part.state} tone={TONES[part.state] ?? "idle"} />
-      <span className={classes.quiet}>{says.filter(Boolean).join(", ")}</span>
+      <span className={classes.quiet}>{details.filter(Boolean).join(", ")}</span>
     </div>
   );
 }
@@ -65,7 +65,7 @@ function Bar({ of: part, begin, length }: { of: Part; begin: number; length: num
   const share = (from: number, to: number) => `${(Math.max(0, Math.min(to, begin + length) - from) / length) * 100}%`;
   const [asked, began, done] = [at(part.asked_at), part.began_at === null ? null : at(part.began_at), at(part.done_at)];
   return (
-    <div className={classes.bar} role="img" aria-label={`${part.listener}: ${timesOf(part) || "not begun"}`}>
+    <div className={classes.bar} role="img" aria-label={`${part.listener}: ${timesOf(part) || "not started"}`}>
       <span style={{ left: share(begin, asked), width: share(asked, began ?? done) }} data-kind="waited" />
       {began !== null && <span style={{ left: share(begin, began), width: share(began, done) }} data-kind={part.state === "failed" ? "failed" : "worked"} />}
     </div>

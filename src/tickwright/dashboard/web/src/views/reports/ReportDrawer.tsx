@@ -1,4 +1,4 @@
-/** One report: what it waits for, when each part was asked for, begun and done, and what its file was made of. */
+/** One report: what it waits for, the times of each part, and the manifest of its file. */
 import { Button, Code, Group, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -55,7 +55,7 @@ function Shown({ id }: { id: string }) {
       )}
       <Progress of={one} />
       <Facts of={factsOf(one)} />
-      <Section title="Why it is where it is">
+      <Section title="Why it is in this state">
         <Explain
           queryKey={["reports", "explain", id, one.status, one.stage, one.parts_done, one.checks]}
           load={(signal) => get("/v1/reports/{report_id}/explain", { path: { report_id: id }, signal })}
@@ -94,14 +94,14 @@ function factsOf(one: Detail) {
     ["Format", one.format],
     ["Rows", one.rows === null ? null : count(one.rows)],
     ["Size", one.bytes === null ? null : bytes(one.bytes)],
-    ["Asked for", <Instant key="created" at={one.created_at} />],
-    ["Begun", <Instant key="started" at={one.started_at} />],
+    ["Requested", <Instant key="created" at={one.created_at} />],
+    ["Started", <Instant key="started" at={one.started_at} />],
     ["Last part", <Instant key="part" at={one.last_part_at} />],
     ["Ended", <Instant key="ended" at={one.finished_at} />],
     ["Deadline", <Instant key="deadline" at={one.deadline_at} />],
     ["File until", <Instant key="expires" at={one.file_expires_at} />],
-    ["Who hears of it", one.notify],
-    ["Asked again", String(one.restarts)],
+    ["Notify", one.notify],
+    ["Restarts", String(one.restarts)],
     ["SHA-256", one.checksum === null ? null : <Code key="sum">{one.checksum}</Code>],
   ] as const;
 }
@@ -111,12 +111,12 @@ function CancelButton({ report: one }: { report: Detail }) {
   const confirm = useConfirm();
   const action = useAction({
     run: () => post("/v1/reports/{report_id}/cancel", { path: { report_id: one.id } }),
-    told: (done) => `Report ${done.id} is ${done.status}`,
-    touches: ["reports"],
+    message: (done) => `Report ${done.id} is ${done.status}`,
+    invalidates: ["reports"],
   });
   if (!may || one.finished_at !== null) return null;
   async function ask(): Promise<void> {
-    const text = `Report ${one.id} for ${one.requester} ends without a file; what works on its parts stops.`;
+    const text = `Report ${one.id} for ${one.requester} ends without a file; work on its parts stops.`;
     if (await confirm({ title: "Cancel 1 report?", text, does: "Cancel 1 report", danger: true })) action.mutate(undefined);
   }
   return (

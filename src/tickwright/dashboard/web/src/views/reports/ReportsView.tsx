@@ -1,4 +1,4 @@
-/** The download centre: reports, newest first, with what each waits for, and the file of those that have one. */
+/** Reports, newest first, with their progress and files. */
 import { Button } from "@mantine/core";
 import { useState } from "react";
 import { get, type Schemas } from "../../api/client";
@@ -28,7 +28,7 @@ const COLUMNS: Column<Report>[] = [
   { id: "status", header: "Status", width: 110, cell: (one) => <StateBadge state={one.status} /> },
   { id: "parts", header: "Parts", width: 72, align: "right", hide: "sm", cell: (one) => `${one.parts_done}/${one.parts_expected}` },
   { id: "requester", header: "Requester", width: 140, hide: "sm", cell: (one) => <span title={one.requester}>{one.requester}</span> },
-  { id: "created", header: "Asked for", width: 130, hide: "sm", cell: (one) => <Instant at={one.created_at} ago /> },
+  { id: "created", header: "Requested", width: 130, hide: "sm", cell: (one) => <Instant at={one.created_at} ago /> },
   { id: "rows", header: "Rows", width: 84, align: "right", hide: "md", cell: (one) => (one.rows === null ? "–" : count(one.rows)) },
   { id: "bytes", header: "Size", width: 84, align: "right", hide: "md", cell: (one) => (one.bytes === null ? "–" : bytes(one.bytes)) },
   { id: "format", header: "Format", width: 76, hide: "md", cell: (one) => one.format },
@@ -49,7 +49,7 @@ export default function ReportsView() {
   const url = useUrl();
   const may = useMay("operator");
   const types = useTypeNames();
-  const [asking, setAsking] = useState(false);
+  const [requesting, setRequesting] = useState(false);
   const filter = filterOf(url);
   const filtered = NAMES.some((name) => url.one(name) !== "");
   const pages = usePages({ queryKey: ["reports", "list", filter], load: (cursor, signal) => get("/v1/reports", { query: { ...filter, cursor, limit: 100 }, signal }), every: 3_000 });
@@ -58,7 +58,7 @@ export default function ReportsView() {
       title="Reports"
       actions={
         may && (
-          <Button leftSection={<Glyph name="plus" size={12} />} onClick={() => setAsking(true)}>
+          <Button leftSection={<Glyph name="plus" size={12} />} onClick={() => setRequesting(true)}>
             Request
           </Button>
         )
@@ -79,16 +79,16 @@ export default function ReportsView() {
         openKey={url.one("report")}
         empty={
           pages.hasMore ? (
-            <EmptyState title="No report matches so far">A page looks at 5,000 at most; the next one is being asked for.</EmptyState>
+            <EmptyState title="No report matches so far">One request searches at most 5,000 reports; the next one is being sent.</EmptyState>
           ) : filtered ? (
-            <EmptyState title="No report matches">Leave out a filter.</EmptyState>
+            <EmptyState title="No report matches">Remove a filter.</EmptyState>
           ) : (
             <EmptyState title="No report was requested">Request one here, with POST /v1/reports, or with tickwright reports request.</EmptyState>
           )
         }
       />
       <ReportDrawer id={url.one("report")} onClose={() => url.set({ report: null })} />
-      {asking && <RequestForm onClose={() => setAsking(false)} onMade={(id) => url.set({ report: id }, true)} />}
+      {requesting && <RequestForm onClose={() => setRequesting(false)} onMade={(id) => url.set({ report: id }, true)} />}
     </View>
   );
 }

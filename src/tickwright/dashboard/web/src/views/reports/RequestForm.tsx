@@ -1,4 +1,4 @@
-/** Asks for a report: a type, and the values of its parameters. */
+/** The form that requests a report: a type, and the values of its parameters. */
 import { Button, Group, Modal, Select, SimpleGrid, Stack, TextInput } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
@@ -23,13 +23,13 @@ export function RequestForm({ onClose, onMade }: Props) {
     <Modal opened onClose={onClose} size="lg" title="Request a report" closeButtonProps={{ "aria-label": "Close" }}>
       <Stack>
         <Select label="Report type" data={names} value={type} onChange={setType} searchable required nothingFoundMessage="There is no report type" />
-        {type !== null && <Asked key={type} type={type} onClose={onClose} onMade={onMade} />}
+        {type !== null && <RequestFields key={type} type={type} onClose={onClose} onMade={onMade} />}
       </Stack>
     </Modal>
   );
 }
 
-function Asked({ type, onClose, onMade }: Props & { type: string }) {
+function RequestFields({ type, onClose, onMade }: Props & { type: string }) {
   const found = useQuery({ queryKey: ["report-types", "one", type], queryFn: ({ signal }) => get("/v1/report-types/{name}", { path: { name: type }, signal }) });
   const [typed, setTyped] = useState<Record<string, string>>({});
   const [free, setFree] = useState("{}");
@@ -38,15 +38,15 @@ function Asked({ type, onClose, onMade }: Props & { type: string }) {
   const send = useAction({
     run: async () => {
       const conditions = parameters == null ? (readObject(free).value ?? {}) : conditionsOf(parameters, typed);
-      const said = Object.fromEntries(Object.entries(more).filter(([, value]) => value.trim() !== ""));
-      return post("/v1/reports", { body: { type, conditions, ...said } });
+      const options = Object.fromEntries(Object.entries(more).filter(([, value]) => value.trim() !== ""));
+      return post("/v1/reports", { body: { type, conditions, ...options } });
     },
-    told: (made) => {
+    message: (made) => {
       onClose();
       onMade(made.id);
-      return made.created ? `Report ${made.id} is asked for` : `Report ${made.id} was asked for already; it is the same one`;
+      return made.created ? `Report ${made.id} is requested` : `Report ${made.id} exists already and is reused`;
     },
-    touches: ["reports"],
+    invalidates: ["reports"],
     quiet: true,
   });
   if (parameters === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={3} />;
@@ -82,12 +82,12 @@ function Asked({ type, onClose, onMade }: Props & { type: string }) {
           {field("requester", "Requester", "the name of this key")}
           {field("department", "Department", "none")}
           <Select label="Format" data={["csv", "parquet"]} placeholder={found.data?.format ?? ""} clearable value={more.format || null} onChange={(value) => setMore({ ...more, format: value ?? "" })} />
-          {field("max_age", "A finished one will do, up to", "1h")}
+          {field("max_age", "Reuse a finished report up to", "1h")}
         </SimpleGrid>
         {send.error !== null && <ErrorBox error={send.error} />}
         <Group justify="flex-end">
           <Button variant="default" onClick={onClose}>
-            Leave it
+            Go back
           </Button>
           <Button type="submit" disabled={parameters === null && readObject(free).value === null} loading={send.isPending}>
             Request 1 report

@@ -1,4 +1,4 @@
-/** One report type: who brings its parts, and its definition, for admins to change. */
+/** One report type: its listeners and its definition, which admins can change. */
 import { Button, Group, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -64,14 +64,14 @@ function Actions({ type, onClose }: { type: Schemas["ReportTypeDetail"]; onClose
   const [editing, setEditing] = useState(false);
   const action = useAction({
     run: () => del("/v1/report-types/{name}", { path: { name: type.name } }),
-    told: () => {
+    message: () => {
       onClose();
       return `${type.name} is deleted`;
     },
-    touches: ["report-types"],
+    invalidates: ["report-types"],
   });
   async function ask(): Promise<void> {
-    const text = `It is no longer possible to request ${type.name}. Reports that were asked for go on.`;
+    const text = `${type.name} can no longer be requested. Requested reports continue.`;
     if (await confirm({ title: "Delete 1 report type?", text, does: "Delete 1 report type", danger: true })) action.mutate(undefined);
   }
   return (

@@ -1,4 +1,4 @@
-/** Sets a report type whole, in the words of `[report_types.NAME]` as JSON; the API names every mistake. */
+/** Creates or replaces a report type: JSON with the fields of `[report_types.NAME]`; the API reports all mistakes. */
 import { Alert, Button, Group, Modal, Stack, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 import { put, type Schemas } from "../../api/client";
@@ -13,7 +13,7 @@ const EXAMPLE = `{
 }`;
 
 interface Props {
-  /** The type to be set again; left out, one is made. */
+  /** The type to replace; left out, one is created. */
   type?: Schemas["ReportTypeDetail"];
   onClose: () => void;
 }
@@ -24,11 +24,11 @@ export function TypeForm({ type, onClose }: Props) {
   const definition = readObject(text);
   const save = useAction({
     run: async () => put("/v1/report-types/{name}", { path: { name: name.trim() }, body: definition.value ?? {} }),
-    told: (stored) => {
+    message: (stored) => {
       onClose();
-      return `${stored.report_type.name} ${stored.created ? "is created" : "is set"}`;
+      return `${stored.report_type.name} ${stored.created ? "is created" : "is saved"}`;
     },
-    touches: ["report-types"],
+    invalidates: ["report-types"],
     quiet: true,
   });
   return (
@@ -41,15 +41,15 @@ export function TypeForm({ type, onClose }: Props) {
       >
         <Stack>
           {type === undefined && <TextInput label="Name" required value={name} onChange={(event) => setName(event.currentTarget.value)} />}
-          {type?.set_by === "app" && <Alert variant="light">A program brings this type. Once it is set here, the program changes it no more.</Alert>}
+          {type?.set_by === "app" && <Alert variant="light">A program defines this report type. After it is saved here, the program no longer changes it.</Alert>}
           <JsonField label="Definition" description="JSON" minRows={10} value={text} onChange={setText} />
           {save.error !== null && <ErrorBox error={save.error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
-              Leave it
+              Go back
             </Button>
             <Button type="submit" disabled={definition.value === null} loading={save.isPending}>
-              {type === undefined ? "Create 1 report type" : "Set 1 report type"}
+              {type === undefined ? "Create 1 report type" : "Save 1 report type"}
             </Button>
           </Group>
         </Stack>

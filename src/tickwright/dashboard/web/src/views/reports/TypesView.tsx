@@ -1,4 +1,4 @@
-/** Report types: what can be asked for and who brings it; admins set and delete them. */
+/** Report types and their listeners; admins create, change and delete them. */
 import { Button } from "@mantine/core";
 import { useState } from "react";
 import { get, type Schemas } from "../../api/client";
@@ -46,7 +46,7 @@ export default function TypesView() {
         rowKey={(one) => one.name}
         onOpen={(one) => url.set({ type: one.name }, true)}
         openKey={url.one("type")}
-        empty={<EmptyState title="There is no report type">A program brings its own with @app.report; others are made here, in [report_types.NAME], or with tickwright report-types put.</EmptyState>}
+        empty={<EmptyState title="There is no report type">Define one in a program with @app.report, in [report_types.NAME], here, or with tickwright report-types put.</EmptyState>}
       />
       <TypeDrawer name={url.one("type")} onClose={() => url.set({ type: null })} />
       {creating && <TypeForm onClose={() => setCreating(false)} />}

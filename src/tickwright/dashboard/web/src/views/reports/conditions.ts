@@ -1,4 +1,4 @@
-/** What a report type may be asked, as fields, and the conditions that they make. */
+/** The parameters of a report type as fields of a form, and the conditions that they make. */
 import { parseUsers } from "../../api/json";
 
 export interface Parameter {
@@ -8,18 +8,18 @@ export interface Parameter {
   otherwise: string;
 }
 
-/** Return the parameters of a definition; `null` where any condition may be given. */
+/** Return the parameters of a definition; `null` if it accepts any condition. */
 export function parametersOf(definition: Record<string, unknown>): Parameter[] | null {
-  const said = definition["parameters"];
-  if (typeof said !== "object" || said === null) return null;
-  return Object.entries(said as Record<string, unknown>).map(([name, words]) => {
-    const { type, required, default: value } = (typeof words === "object" && words !== null ? words : { type: words }) as Record<string, unknown>;
+  const parameters = definition["parameters"];
+  if (typeof parameters !== "object" || parameters === null) return null;
+  return Object.entries(parameters as Record<string, unknown>).map(([name, declared]) => {
+    const { type, required, default: value } = (typeof declared === "object" && declared !== null ? declared : { type: declared }) as Record<string, unknown>;
     const otherwise = value == null ? "" : typeof value === "string" ? value : JSON.stringify(value);
     return { name, type: typeof type === "string" ? type : "text", required: required !== false && otherwise === "", otherwise };
   });
 }
 
-/** Return the conditions; what is empty is left out, what is no text is read as JSON where it is some. */
+/** Return the conditions. Empty fields are left out; values that are not texts are parsed as JSON if possible. */
 export function conditionsOf(parameters: readonly Parameter[], typed: Readonly<Record<string, string>>): Record<string, unknown> {
   const given = parameters.filter(({ name }) => (typed[name] ?? "").trim() !== "");
   return Object.fromEntries(given.map(({ name, type }) => [name, valueOf(type, typed[name] ?? "")]));
@@ -27,7 +27,7 @@ export function conditionsOf(parameters: readonly Parameter[], typed: Readonly<R
 
 const TEXTS = new Set(["text", "date", "timestamp"]);
 
-/** Anything that is no JSON stays as it was typed: the API says what it wants instead. */
+/** Input that is not JSON stays as it was typed, so that the API refuses it. */
 function valueOf(type: string, typed: string): unknown {
   if (TEXTS.has(type)) return typed;
   try {

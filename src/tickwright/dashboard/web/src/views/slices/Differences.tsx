@@ -1,4 +1,4 @@
-/** The slices that are over and in which something that was selected has no answer, newest first. */
+/** Past slices in which a selected poll has no answer, newest first. */
 import { DataTable, type Column } from "../../parts/DataTable";
 import { count } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";

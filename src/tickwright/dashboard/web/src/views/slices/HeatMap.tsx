@@ -1,4 +1,4 @@
-/** The heat map, drawn on one canvas. Arrows move from cell to cell; what a cell says stands below as text. */
+/** The heat map, drawn on one canvas. Arrows move from cell to cell; the figures of the chosen cell are below as text. */
 import { useComputedColorScheme } from "@mantine/core";
 import { useElementSize } from "@mantine/hooks";
 import { useEffect, useRef, type KeyboardEvent, type PointerEvent } from "react";

@@ -1,4 +1,4 @@
-/** Poll again what is missing of a range: counted first, done only after a look at the number. */
+/** Replay: polls that are missing in a range are made again, after a dry run has counted them. */
 import { Alert, Button, Checkbox, Group, Modal, Stack, Text, TextInput } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -17,7 +17,7 @@ import { now } from "../../app/clock";
 
 const HOUR_MS = 3_600_000;
 
-/** The button, and the dialogue while the URL names a range to replay. */
+/** The button, and the dialogue, which is open while the URL names a range. */
 export function Replay() {
   const url = useUrl();
   if (!useMay("operator")) return null;
@@ -28,7 +28,7 @@ export function Replay() {
       <Button variant="default" onClick={open}>
         Replay a range
       </Button>
-      <Modal opened={url.one("replay") !== ""} onClose={close} title="Replay what is missing" size="lg" closeButtonProps={{ "aria-label": "Close" }}>
+      <Modal opened={url.one("replay") !== ""} onClose={close} title="Replay missing polls" size="lg" closeButtonProps={{ "aria-label": "Close" }}>
         <Range from={url.one("replay")} to={url.one("until")} onClose={close} />
       </Modal>
     </>
@@ -48,15 +48,15 @@ function Range({ from, to, onClose }: { from: string; to: string; onClose: () =>
   });
   const action = useAction({
     run: () => post("/v1/slices/replay", { body: { ...body, dry_run: false } }),
-    told: (done) => `${trackers(done.trackers)} polled again.`,
-    touches: ["slices", "replay"],
+    message: (done) => `${trackers(done.trackers)} polled again.`,
+    invalidates: ["slices", "replay"],
   });
   async function replay(found: Schemas["Replay"]): Promise<void> {
     const yes = await confirm({
       title: `Poll ${trackers(found.trackers)} again?`,
       text: lost
-        ? "What went to Kafka and was not read counts as lost. Where it is there after all, these polls are made twice."
-        : "Only polls of which nothing says that they were made or are on their way. They are paced within each partner's limits.",
+        ? "Polls that were published to Kafka and not read count as lost. If they are in the topic after all, they are made twice."
+        : "Only polls without a record that they were made or are on their way. They are paced within each partner's limits.",
       does: `Poll ${trackers(found.trackers)}`,
       danger: lost,
     });
@@ -68,13 +68,13 @@ function Range({ from, to, onClose }: { from: string; to: string; onClose: () =>
         <TimeField label="From" name="replay" at={from} />
         <TimeField label="Before" name="until" at={to} />
       </Group>
-      <Checkbox label="The topic has lost what was not read: count that as missing too" checked={lost} onChange={(event) => setLost(event.currentTarget.checked)} />
+      <Checkbox label="The topic has lost its unread polls: count them as missing" checked={lost} onChange={(event) => setLost(event.currentTarget.checked)} />
       <Answer of={counted} lines={4}>
         {(found) => <Counted found={found} />}
       </Answer>
       <Group justify="flex-end" gap="xs">
         <Button variant="default" onClick={onClose}>
-          Leave it
+          Go back
         </Button>
         <Button disabled={counted.isFetching || counted.isError || !counted.data?.trackers} loading={action.isPending} onClick={() => counted.data && void replay(counted.data)}>
           {counted.data ? `Poll ${trackers(counted.data.trackers)} again` : "Counting"}
@@ -87,26 +87,26 @@ function Range({ from, to, onClose }: { from: string; to: string; onClose: () =>
 const trackers = (number: number) => `${count(number)} tracker${number === 1 ? "" : "s"}`;
 
 function Counted({ found }: { found: Schemas["Replay"] }) {
-  const left = found.unread_trackers + found.unknown_trackers;
+  const skipped = found.unread_trackers + found.unknown_trackers;
   return (
     <>
       <Facts
         of={[
           ["Missing trackers", count(found.trackers)],
-          ["Turns looked at", count(found.turns)],
-          ["Turns with a later one", count(found.superseded_turns)],
-          ["Left out, maybe in Kafka", count(left)],
+          ["Time slots checked", count(found.turns)],
+          ["Minutes with a later poll", count(found.superseded_turns)],
+          ["Skipped, may be in Kafka", count(skipped)],
           ["Released until", <Instant key="until" at={found.released_until} />],
         ]}
       />
       {found.trackers === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing is missing that a replay could bring: every poll of the last turns in this range was made, is on its way, or was followed by another one.
+          A replay finds nothing missing: every scheduled poll of this range was made, is on its way, or was followed by a later one.
         </Text>
       )}
-      {left > 0 && (
+      {skipped > 0 && (
         <Alert variant="light" color="yellow">
-          {trackers(left)} left out, because consumers have not passed the batches that their polls may be in. Let them read on, and count again.
+          {trackers(skipped)} skipped, because consumers have not read the batches that may contain their polls. Wait until they have, and count again.
         </Alert>
       )}
     </>

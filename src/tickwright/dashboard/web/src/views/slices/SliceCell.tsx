@@ -1,4 +1,4 @@
-/** What became of one cell of the map. */
+/** The figures of one cell of the heat map. */
 import { Button, Group } from "@mantine/core";
 import { zone } from "../../app/prefs";
 import { Facts } from "../../parts/Facts";
@@ -18,7 +18,7 @@ export function CellLine({ grid, place }: { grid: Grid; place: number | null }) 
   return (
     <span>
       {instantText(beginOf(grid, place), shown)}:{" "}
-      {cell === undefined ? "no tracker was due here" : `${count(cell.expected)} expected, ${count(cell.selected)} selected, ${count(cell.polled)} polled, ${count(cell.late)} late`}
+      {cell === undefined ? "no tracker was due" : `${count(cell.expected)} expected, ${count(cell.selected)} selected, ${count(cell.polled)} polled, ${count(cell.late)} late`}
     </span>
   );
 }
@@ -48,16 +48,16 @@ export function SliceCell({ heat, grid, place }: { heat: Heat; grid: Grid; place
             ["Skipped", count(cell.skipped)],
             ["Deferred by a cap", count(cell.deferred)],
             ["Superseded", count(cell.superseded)],
-            ["Coalesced turns", count(cell.coalesced)],
+            ["Coalesced", count(cell.coalesced)],
             ["Flatness", cell.flatness === null ? null : cell.flatness.toFixed(2)],
-            ["Last turns here", count(cell.last_turns)],
+            ["Replayable time slots", count(cell.last_turns)],
           ]}
         />
       )}
       <Group gap="xs" mt="xs">
         {may && replayable && (
           <Button variant="default" onClick={() => url.set({ replay: new Date(begin).toISOString(), until: new Date(end).toISOString() }, true)}>
-            Replay what is missing
+            Replay missing polls
           </Button>
         )}
         {grid.stepMs > 60_000 && (

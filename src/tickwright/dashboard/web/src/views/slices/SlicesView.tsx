@@ -1,4 +1,4 @@
-/** The slice ledger as a heat map: what was expected, selected, published, polled, late, and how level it was. */
+/** The slice ledger as a heat map: polls expected, selected, published, polled, late; and the flatness. */
 import { SegmentedControl, Stack } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
@@ -12,7 +12,7 @@ import { EmptyState } from "../../parts/EmptyState";
 import { count } from "../../parts/Figure";
 import { ChoiceFilter, Filters } from "../../parts/Filters";
 import { TimeFilter } from "../../parts/TimeFilter";
-import { Checked } from "../../parts/Understood";
+import { CheckedParameter } from "../../parts/ParameterChecks";
 import { useUrl, type Url } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { usePartnerNames } from "../partners/names";
@@ -58,7 +58,7 @@ export default function SlicesView() {
   }, [found.data]);
   return (
     <View title="Slices" actions={<Replay />}>
-      <Checked name="figure" label="Figure" possible={FIGURES} />
+      <CheckedParameter name="figure" label="Figure" possible={FIGURES} />
       <Filters names={NAMES}>
         <ChoiceFilter name="partner" label="Partner" names options={partners} />
         <ChoiceFilter name="step" label="A cell is" all="5 minutes" width={130} options={STEPS.map((step) => ({ value: step, label: STEP_NAMES[step] }))} />
@@ -93,7 +93,7 @@ function Map({ heat }: { heat: Heat }) {
   const chosenMeasure = measureOf(url);
   const [pointed, setPointed] = useState<number | null>(null);
   const chosen = url.one("slice") === "" ? null : placeOf(grid, url.one("slice"));
-  const [said] = useDebouncedValue(chosen, 200);
+  const [settled] = useDebouncedValue(chosen, 200);
   const most = useMemo(() => strengths(grid, chosenMeasure.value).most, [grid, chosenMeasure]);
   const nowMs = Date.parse(heat.now);
   return (
@@ -118,7 +118,7 @@ function Map({ heat }: { heat: Heat }) {
           onChoose={(place) => url.set({ slice: new Date(beginOf(grid, place)).toISOString() })}
           onPoint={setPointed}
         />
-        {said !== null && <SliceCell heat={heat} grid={grid} place={said} />}
+        {settled !== null && <SliceCell heat={heat} grid={grid} place={settled} />}
         <Differences heat={heat} />
       </Stack>
     </div>

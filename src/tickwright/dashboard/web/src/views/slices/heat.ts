@@ -1,12 +1,12 @@
 /**
- * The heat map as numbers: which cell stands where, how strong it is. No drawing, no DOM.
+ * The heat map as numbers: the position and strength of each cell. No drawing, no DOM.
  *
- * A line is an hour (a day where a cell is an hour), a column one slice of it. The strength of a cell is its figure
- * against the greatest one on the map, so that flat load looks flat.
+ * A line is an hour (a day if a cell is an hour), a column one slice of it. The strength of a cell is its figure
+ * divided by the greatest one on the map, so that level load looks level.
  */
 import type { Schemas } from "../../api/client";
 
-/** A cell of an answer has every figure; a count may be left out only of what is sent. */
+/** A cell with all its figures: the API's answers leave none out. */
 export type Cell = Required<Schemas["HeatCell"]>;
 export type Heat = Omit<Schemas["SliceHeat"], "cells"> & { cells: Cell[] };
 
@@ -24,16 +24,16 @@ const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
 
 export interface Grid {
-  /** Cells by their place, line by line; nothing stood where one is missing. */
+  /** Cells by position, line by line; `undefined` where no tracker was due. */
   cells: (Cell | undefined)[];
   columns: number;
   lines: number;
-  /** Where the first line begins, in milliseconds. */
+  /** When the first line begins, in milliseconds. */
   beginMs: number;
   stepMs: number;
 }
 
-/** Return the place of every cell of `heat`. */
+/** Return the cells of `heat` by position. */
 export function gridOf(heat: Heat): Grid {
   const stepMs = heat.step_minutes * MINUTE_MS;
   const lineMs = heat.step_minutes >= 60 ? 24 * HOUR_MS : HOUR_MS;
@@ -45,12 +45,12 @@ export function gridOf(heat: Heat): Grid {
   return { cells, columns, lines, beginMs, stepMs };
 }
 
-/** Return when the cell at a place begins, in milliseconds. */
+/** Return when the cell at a position begins, in milliseconds. */
 export function beginOf(grid: Grid, place: number): number {
   return grid.beginMs + place * grid.stepMs;
 }
 
-/** Return the place of the cell that begins at an instant; nothing when the map has none. */
+/** Return the position of the cell that begins at an instant; `null` outside the map. */
 export function placeOf(grid: Grid, at: string): number | null {
   const place = Math.round((Date.parse(at) - grid.beginMs) / grid.stepMs);
   return Number.isNaN(place) || place < 0 || place >= grid.cells.length ? null : place;
@@ -62,7 +62,7 @@ export function strengths(grid: Grid, measure: Measure): { of: number[]; most: n
   return { of: grid.cells.map((cell) => (most === 0 ? 0 : (cell?.[measure] ?? 0) / most)), most };
 }
 
-/** Whether a cell is over and something that was selected has no answer: what a replay is for. */
+/** Whether a cell is past and a selected poll has no answer: a replay can poll it again. */
 export function differs(cell: Cell, nowMs: number, stepMs: number): boolean {
   return cell.unanswered > 0 && Date.parse(cell.from_at) + stepMs + SETTLED_MS < nowMs;
 }

@@ -1,4 +1,4 @@
-/** Draws the heat map. Colours are the page's own, read when it is drawn, so that both schemes are right. */
+/** Draws the heat map. Its colours are CSS variables that are read at each drawing, so that they fit both schemes. */
 import { beginOf, type Grid } from "./heat";
 
 export const LABEL_PX = 96;
@@ -16,7 +16,7 @@ interface Picture {
   utc: boolean;
 }
 
-/** Weaker than this and a cell with something in it could not be told from one without. */
+/** The least opacity at which a cell with a figure differs visibly from one without. */
 const WEAKEST = 0.14;
 
 export function paint(context: CanvasRenderingContext2D, picture: Picture): void {
@@ -62,7 +62,7 @@ function cells(context: CanvasRenderingContext2D, { grid, strength, tone }: Pict
   context.globalAlpha = 1;
 }
 
-/** Now, and the cell that is chosen. */
+/** Draw the marks of the current time and of the chosen cell. */
 function marks(context: CanvasRenderingContext2D, { grid, nowMs, chosen }: Picture, cellWidth: number): void {
   const now = (nowMs - grid.beginMs) / grid.stepMs;
   if (now >= 0 && now < grid.cells.length) {

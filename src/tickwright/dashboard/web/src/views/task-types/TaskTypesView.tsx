@@ -1,4 +1,4 @@
-/** Task types: where their jobs go, what they do now, and, for admins, how that is changed. */
+/** Task types: their targets, current figures, and, for admins, settings. */
 import { Button } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -80,7 +80,7 @@ export default function TaskTypesView() {
         openKey={url.one("type")}
         empty={
           <EmptyState title={wanted ? "No task type matches" : "There is no task type"}>
-            {wanted ? "Leave out the filter." : "A worker with handlers registers its own; others are made here or with tickwright task-types put."}
+            {wanted ? "Remove the filter." : "A worker registers the task types of its handlers; create others here or with tickwright task-types put."}
           </EmptyState>
         }
       />
@@ -89,7 +89,7 @@ export default function TaskTypesView() {
       <Secret
         value={secret}
         title="Signing secret"
-        text="It is shown this once. Give it to the receiver, which checks the signature of every callback with it."
+        text="It is shown only once. The receiver needs it to verify the signatures of callbacks."
         onClose={() => setSecret(null)}
       />
     </View>

@@ -1,4 +1,4 @@
-/** One task type: its figures, its settings, and what an admin may do. */
+/** One task type: its figures, its settings, and the actions of an admin. */
 import { Alert, Button, Group, Stack } from "@mantine/core";
 import { useState } from "react";
 import { Link } from "wouter";
@@ -45,12 +45,12 @@ function Shown({ row, onSecret }: { row: Row; onSecret: (secret: string) => void
       {isAdmin && type !== null && <Actions type={type} onSecret={onSecret} />}
       {type === null && (
         <Alert color="red" variant="light" title="No program has registered this type">
-          Its jobs wait until it is: start the worker whose handlers have it, or create it here with a target.
+          Its jobs wait: start a worker that has its handler, or create the task type here with a target.
         </Alert>
       )}
       {type !== null && type.gone_at !== null && (
         <Alert color="red" variant="light" title="Its endpoint answered 410">
-          Its jobs wait since <Instant at={type.gone_at} />. Enable it when the endpoint is there again, or give it another target.
+          Its jobs have waited since <Instant at={type.gone_at} />. Enable it when the endpoint is available again, or set another target.
         </Alert>
       )}
       <Section title="Now">
@@ -80,7 +80,7 @@ function Settings({ type }: { type: TaskType }) {
         of={[
           ["Target", type.target],
           ["Timeout", type.timeout],
-          ["Attempts at most", String(type.max_attempts)],
+          ["Maximum attempts", String(type.max_attempts)],
           ["Back-off", `${type.retry_base} × ${type.retry_factor}, up to ${type.retry_cap}`],
           ["Final statuses", type.final_statuses.join(", ") || "none"],
           ["Concurrency", type.concurrency === null ? "no limit" : count(type.concurrency)],
@@ -100,33 +100,33 @@ function Actions({ type, onSecret }: { type: TaskType; onSecret: (secret: string
   const [editing, setEditing] = useState(false);
   const path = { name: type.name };
   const waits = type.paused_at !== null || type.gone_at !== null;
-  const flip = useAction({
+  const toggle = useAction({
     run: () => (waits ? post("/v1/task-types/{name}/enable", { path }) : post("/v1/task-types/{name}/pause", { path })),
-    told: () => `${type.name} ${waits ? "is enabled" : "is paused"}`,
-    touches: ["task-types", "jobs"],
+    message: () => `${type.name} ${waits ? "is enabled" : "is paused"}`,
+    invalidates: ["task-types", "jobs"],
   });
   const rotate = useAction({
     run: () => post("/v1/task-types/{name}/rotate-secret", { path, body: {} }),
-    told: ({ secret }) => {
+    message: ({ secret }) => {
       onSecret(secret);
       return null;
     },
-    touches: ["task-types"],
+    invalidates: ["task-types"],
   });
   async function ask(): Promise<void> {
     const question = waits
       ? { title: "Enable 1 task type?", text: `Jobs of ${type.name} that are due start at once, within its limits.`, does: "Enable" }
-      : { title: "Pause 1 task type?", text: `Jobs of ${type.name} wait until it is enabled; what runs goes on.`, does: "Pause", danger: true };
-    if (await confirm(question)) flip.mutate();
+      : { title: "Pause 1 task type?", text: `Jobs of ${type.name} wait until it is enabled; running jobs continue.`, does: "Pause", danger: true };
+    if (await confirm(question)) toggle.mutate();
   }
   async function askRotate(): Promise<void> {
-    const text = `A new secret signs the callbacks of ${type.name} from now on; the old ones sign beside it for 24 hours. It is shown once.`;
+    const text = `A new secret signs the callbacks of ${type.name} from now on; the old ones sign too for 24 hours. The new one is shown only once.`;
     if (await confirm({ title: "Rotate 1 signing secret?", text, does: "Rotate" })) rotate.mutate();
   }
   return (
     <Group gap="xs">
       <Button onClick={() => setEditing(true)}>Edit</Button>
-      <Button variant="default" loading={flip.isPending} onClick={() => void ask()}>
+      <Button variant="default" loading={toggle.isPending} onClick={() => void ask()}>
         {waits ? "Enable" : "Pause"}
       </Button>
       {/^(https?|wss?):/.test(type.target) && (

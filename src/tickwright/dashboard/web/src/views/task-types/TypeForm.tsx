@@ -1,4 +1,4 @@
-/** Creates a task type, or changes what differs of one; a change of somebody else in between is refused, not undone. */
+/** Creates a task type, or changes the edited settings; it is refused if the type was changed in between. */
 import { Button, Checkbox, Group, Modal, SimpleGrid, Stack, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 import { patch, put, type Schemas } from "../../api/client";
@@ -8,7 +8,7 @@ import type { TaskType } from "./rows";
 import { changesOf, DEFAULTS, fieldsOf, settingsOf, type Fields } from "./settings";
 
 interface Props {
-  /** The type to be changed; `null` creates one. */
+  /** The type to change; `null` creates one. */
   type: TaskType | null;
   onClose: () => void;
   onSecret: (secret: string) => void;
@@ -25,12 +25,12 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
       type === null
         ? put("/v1/task-types/{name}", { path: { name: name.trim() }, body: settingsOf(fields) })
         : patch("/v1/task-types/{name}", { path: { name: type.name }, body: { ...changed, ...(version === undefined ? {} : { version }) } }),
-    told: (stored) => {
+    message: (stored) => {
       onClose();
       if (stored.secret !== null) onSecret(stored.secret);
-      return type === null ? `${stored.task_type.name} ${stored.created ? "is created" : "was there and is replaced"}` : `${type.name}: ${number} changed`;
+      return type === null ? `${stored.task_type.name} ${stored.created ? "is created" : "existed and is replaced"}` : `${type.name}: ${number} ${number === 1 ? "setting" : "settings"} changed`;
     },
-    touches: ["task-types"],
+    invalidates: ["task-types"],
     quiet: true,
   });
   const text = (field: "target" | "timeout" | "retry_base" | "retry_cap" | "final_statuses", label: string, description?: string) => (
@@ -67,10 +67,10 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
           {text("target", "Target", "https://…, wss://…, amqp:EXCHANGE/ROUTING_KEY, kafka:TOPIC, pg:TOPIC, python:NAME")}
           <SimpleGrid cols={{ base: 2, xs: 3 }} spacing="sm" style={{ alignItems: "end" }}>
             {text("timeout", "Timeout")}
-            {figure("max_attempts", "Attempts at most")}
-            {text("retry_base", "Back-off begins with")}
+            {figure("max_attempts", "Maximum attempts")}
+            {text("retry_base", "First back-off")}
             {figure("retry_factor", "Back-off factor")}
-            {text("retry_cap", "Back-off at most")}
+            {text("retry_cap", "Maximum back-off")}
             {text("final_statuses", "Final statuses")}
             {figure("concurrency", "Concurrency")}
             {figure("rate_per_s", "Rate per second")}
@@ -83,7 +83,7 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
           {save.error !== null && <ErrorBox error={save.error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
-              Leave it
+              Go back
             </Button>
             <Button type="submit" loading={save.isPending} disabled={number === 0}>
               {type === null ? "Create 1 task type" : `Change ${number} ${number === 1 ? "setting" : "settings"}`}

@@ -1,4 +1,4 @@
-/** A task type and what it does now; one of both may be missing: an idle type, or jobs of a type that nobody registered. */
+/** A task type and its current figures. One may be missing: an idle type has no figures, jobs may have a type that is not registered. */
 import type { Schemas } from "../../api/client";
 import type { Tone } from "../../parts/StateBadge";
 

@@ -1,4 +1,4 @@
-/** The settings of a task type as fields of a form, and only what differs as a change. */
+/** The settings of a task type as fields of a form, and the fields that differ as a change. */
 import type { Schemas } from "../../api/client";
 import { readNumber } from "../../api/json";
 import type { TaskType } from "./rows";
@@ -42,7 +42,7 @@ export function settingsOf(fields: Fields): Settings {
   };
 }
 
-/** Return what is different from `type`; what is the same is not sent, so nobody else's edit is undone. */
+/** Return the settings that differ from `type`. Others are not sent, so that other users' changes stay. */
 export function changesOf(type: TaskType, fields: Fields): Partial<Settings> {
   const before = settingsOf(fieldsOf(type));
   const after = settingsOf(fields);

@@ -1,4 +1,4 @@
-/** One tracker: when it is polled next and why then, what its partner said, and its end. */
+/** One tracker: its next poll and the reason for its state, its events, and its end. */
 import { Button, Group, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -48,7 +48,7 @@ function Tracker({ id }: { id: string }) {
         </Button>
         {may && tracker.ended_at === null && <EndButton tracker={tracker} />}
       </Group>
-      <Section title="Why it is where it is">
+      <Section title="Why it is in this state">
         <Explain
           queryKey={["trackers", "explain", id, tracker.state, tracker.last_polled_at, tracker.next_poll_at]}
           load={(signal) => get("/v1/trackers/{tracker_id}/explain", { path: { tracker_id: id }, signal })}
@@ -79,7 +79,7 @@ function factsOf(tracker: Detail) {
 }
 
 function Events({ events }: { events: Detail["events"] }) {
-  if (events === null) return <p className={classes.none}>Hidden: the role of this key does not see what partners sent.</p>;
+  if (events === null) return <p className={classes.none}>Hidden: the role of this key may not see data of partners.</p>;
   if (events.length === 0) return <p className={classes.none}>No event so far.</p>;
   return (
     <ol className={classes.events} reversed>
@@ -96,13 +96,13 @@ function EndButton({ tracker }: { tracker: Detail }) {
   const confirm = useConfirm();
   const action = useAction({
     run: () => post("/v1/trackers/{tracker_id}/end", { path: { tracker_id: tracker.id } }),
-    told: (ended) => `Tracker ${ended.id} is ${ended.outcome === "ended" ? "polled no more" : "ended already"}.`,
-    touches: ["trackers"],
+    message: (ended) => `Tracker ${ended.id} is ${ended.outcome === "ended" ? "no longer polled" : "ended already"}.`,
+    invalidates: ["trackers"],
   });
   async function ask(): Promise<void> {
     const yes = await confirm({
       title: `End tracker ${tracker.id}?`,
-      text: `${tracker.external_id} of ${tracker.partner} is polled no more, from now on and for good. Its account and its events stay.`,
+      text: `${tracker.external_id} of ${tracker.partner} is no longer polled, permanently. Its account and its events are kept.`,
       does: "End 1 tracker",
       danger: true,
     });

@@ -1,4 +1,4 @@
-/** Trackers: found by external id, account, partner, state; the drawer says why one is where it is. */
+/** Trackers by external id, account, partner and state; the drawer explains the state of one. */
 import { get, type Schemas } from "../../api/client";
 import { usePartnerNames } from "../partners/names";
 import { DataTable, type Column } from "../../parts/DataTable";
@@ -50,7 +50,7 @@ export default function TrackersView() {
   return (
     <View title="Trackers">
       <Filters names={NAMES}>
-        <TextFilter name="external" label="External id" placeholder="how it begins" first />
+        <TextFilter name="external" label="External id" placeholder="begins with" first />
         <TextFilter name="account" label="Account" placeholder="exact" />
         <ChoiceFilter name="partner" label="Partner" names options={partners} />
         <ChoiceFilter name="state" label="State" options={STATES} width={130} />
@@ -65,9 +65,9 @@ export default function TrackersView() {
         openKey={url.one("tracker")}
         empty={
           pages.hasMore ? (
-            <EmptyState title="No tracker matches so far">A page looks at 20,000 trackers at most; the next one is being asked for.</EmptyState>
+            <EmptyState title="No tracker matches so far">One request searches at most 20,000 trackers; the next one is being sent.</EmptyState>
           ) : filtered ? (
-            <EmptyState title="No tracker matches">Leave out a filter; an external id is compared from its beginning on, upper and lower case differ.</EmptyState>
+            <EmptyState title="No tracker matches">Remove a filter. The filter External id compares the beginning, with upper and lower case.</EmptyState>
           ) : (
             <EmptyState title="There is no tracker">Register one with SQL, REST (POST /v1/trackers) or the command line.</EmptyState>
           )

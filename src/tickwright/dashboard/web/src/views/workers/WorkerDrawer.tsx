@@ -1,4 +1,4 @@
-/** One worker session: what it is, what it does and holds, and its drain. */
+/** One worker session: its facts, figures, what it holds, and its drain. */
 import { Button, Group, Stack, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -53,13 +53,13 @@ function One({ worker }: { worker: Worker }) {
           ["State", <StateBadge key="state" {...stateOf(worker)} />],
           ["Process", worker.name],
           ["Version", worker.version],
-          ["Began", <Instant key="began" at={worker.started_at} />],
-          ["Seen", <Instant key="seen" at={worker.seen_at} ago />],
-          ["Its lease ends", <Instant key="lease" at={worker.lease_until} ago />],
-          ["Drain asked for", <Instant key="drain" at={worker.drain_requested_at} />],
+          ["Started", <Instant key="started" at={worker.started_at} />],
+          ["Last seen", <Instant key="seen" at={worker.seen_at} ago />],
+          ["Lease ends", <Instant key="lease" at={worker.lease_until} ago />],
+          ["Drain requested", <Instant key="drain" at={worker.drain_requested_at} />],
           ["Lost", <Instant key="lost" at={worker.lost_at} />],
-          ["Runs now", jobs === null ? null : count(jobs.running)],
-          ["Waits in its memory", jobs === null ? null : count(jobs.queued)],
+          ["Running", jobs === null ? null : count(jobs.running)],
+          ["Queued in memory", jobs === null ? null : count(jobs.queued)],
         ]}
       />
       <Text size="sm">
@@ -77,16 +77,16 @@ function One({ worker }: { worker: Worker }) {
         <Holds worker={worker} />
       </Section>
       {types.length > 0 && (
-        <Section title="Jobs since it began">
-          <DataTable label="Jobs by task type since it began" columns={TYPES} pages={{ rows: types, error: null }} rowKey={(one) => one.name} empty={null} grows />
+        <Section title="Jobs since its start">
+          <DataTable label="Jobs by task type since its start" columns={TYPES} pages={{ rows: types, error: null }} rowKey={(one) => one.name} empty={null} grows />
         </Section>
       )}
       {others.length > 0 && (
-        <Section title="Polls and messages since it began">
+        <Section title="Polls and messages since its start">
           <Facts of={others} />
         </Section>
       )}
-      <Section title="What it says of itself">
+      <Section title="Reported facts">
         <Json label="facts" value={worker.facts} />
       </Section>
     </Stack>
@@ -95,7 +95,7 @@ function One({ worker }: { worker: Worker }) {
 
 const TYPES: Column<TypeFigures>[] = [
   { id: "type", header: "Task type", cell: (one) => <Link href={`/jobs?type=${encodeURIComponent(one.name)}`}>{one.name}</Link> },
-  { id: "running", header: "Runs now", width: 90, align: "right", cell: (one) => count(one.running) },
+  { id: "running", header: "Running", width: 90, align: "right", cell: (one) => count(one.running) },
   { id: "starts", header: "Starts", width: 90, align: "right", cell: (one) => count(one.starts) },
   { id: "completed", header: "Completed", width: 100, align: "right", hide: "sm", cell: (one) => count(one.completed) },
   { id: "failed", header: "Failed", width: 80, align: "right", cell: (one) => count(one.failed) },
@@ -106,8 +106,8 @@ function DrainButton({ worker }: { worker: Worker }) {
   const running = jobsOf(worker)?.running ?? 0;
   const action = useAction({
     run: () => post("/v1/workers/{worker}/drain", { path: { worker: worker.id } }),
-    told: () => `${worker.name} finishes what it runs, and stops.`,
-    touches: ["workers"],
+    message: () => `${worker.name} finishes its running work and stops.`,
+    invalidates: ["workers"],
   });
   async function ask(): Promise<void> {
     const yes = await confirm({

@@ -1,4 +1,4 @@
-/** Worker sessions of the last day: who lives, what each does, and the drain. */
+/** Worker sessions of the last day: their state and figures, and the drain. */
 import { useQuery } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
@@ -20,10 +20,10 @@ const COLUMNS: Column<Worker>[] = [
   { id: "name", header: "Process", width: 190, cell: (one) => <span title={one.name}>{one.name}</span> },
   { id: "state", header: "State", width: 110, cell: (one) => <StateBadge {...stateOf(one)} /> },
   { id: "roles", header: "Roles", hide: "sm", cell: (one) => <span title={one.roles.join(", ")}>{one.roles.join(", ")}</span> },
-  { id: "running", header: "Runs now", width: 90, align: "right", cell: (one) => jobFigure(one, "running") },
+  { id: "running", header: "Running", width: 90, align: "right", cell: (one) => jobFigure(one, "running") },
   { id: "starts", header: "Starts", width: 90, align: "right", hide: "md", cell: (one) => jobFigure(one, "starts") },
-  { id: "up", header: "Began", width: 130, hide: "md", cell: (one) => <Instant at={one.started_at} ago /> },
-  { id: "seen", header: "Seen", width: 100, hide: "sm", cell: (one) => <Instant at={one.seen_at} ago /> },
+  { id: "up", header: "Started", width: 130, hide: "md", cell: (one) => <Instant at={one.started_at} ago /> },
+  { id: "seen", header: "Last seen", width: 100, hide: "sm", cell: (one) => <Instant at={one.seen_at} ago /> },
   { id: "version", header: "Version", width: 80, hide: "md", cell: (one) => one.version },
 ];
 
@@ -32,7 +32,7 @@ function jobFigure(worker: Worker, name: "running" | "starts"): string {
   return jobs === null ? "–" : count(jobs[name]);
 }
 
-/** Whether a session is in a state; one that drains is alive, too. */
+/** Whether a session is in a state; a draining session is also alive. */
 function isIn(state: string, worker: Worker): boolean {
   const its = stateOf(worker).state;
   return state === "" || its === state || (state === "alive" && its === "draining");
@@ -65,9 +65,9 @@ export default function WorkersView() {
         openKey={url.one("worker")}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="No process has worked within a day">Start one: <code>tickwright run worker scheduler relay</code>.</EmptyState>
+            <EmptyState title="No process has run within a day">Start one: <code>tickwright run worker scheduler relay</code>.</EmptyState>
           ) : (
-            <EmptyState title="No session matches">Leave out a filter; sessions are kept for a day.</EmptyState>
+            <EmptyState title="No session matches">Remove a filter; sessions are kept for a day.</EmptyState>
           )
         }
       />

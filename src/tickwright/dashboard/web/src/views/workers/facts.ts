@@ -1,4 +1,4 @@
-/** What a process says of itself with its heartbeat, read as far as it is there. */
+/** The facts that a process reports with its heartbeat; any of them may be missing. */
 import type { Schemas } from "../../api/client";
 import type { Tone } from "../../parts/StateBadge";
 
@@ -17,14 +17,14 @@ const tableOf = (value: unknown): Table => (typeof value === "object" && value !
 const numberOf = (value: unknown): number => Number(JSON.stringify(value ?? 0));
 const counters = (worker: Worker): Table => tableOf(tableOf(worker.facts)["counters"]);
 
-/** Return the state of a session in a word. */
+/** Return the state of a session. */
 export function stateOf(worker: Worker): { state: string; tone: Tone } {
   if (worker.lost_at !== null) return { state: "lost", tone: "bad" };
   if (!worker.alive) return { state: "gone", tone: "idle" };
   return worker.drain_requested_at === null ? { state: "alive", tone: "good" } : { state: "draining", tone: "warn" };
 }
 
-/** Return how many jobs a process runs, starts it made, and jobs that wait in its memory; nothing where it runs none. */
+/** Return the numbers of running jobs, starts, and jobs queued in memory; `null` for a process that runs no jobs. */
 export function jobsOf(worker: Worker): { running: number; queued: number; starts: number } | null {
   const jobs = counters(worker)["jobs"];
   if (jobs === undefined) return null;
@@ -32,11 +32,11 @@ export function jobsOf(worker: Worker): { running: number; queued: number; start
   return { running: numberOf(table["running"]), queued: numberOf(table["queued"]), starts: numberOf(table["starts"]) };
 }
 
-/** Return its task types, the busiest first. */
+/** Return its task types, those with the most starts first. */
 export function typesOf(worker: Worker): TypeFigures[] {
   return Object.entries(tableOf(counters(worker)["types"]))
-    .map(([name, said]) => {
-      const table = tableOf(said);
+    .map(([name, figures]) => {
+      const table = tableOf(figures);
       const ended = tableOf(table["ended"]);
       return {
         name,

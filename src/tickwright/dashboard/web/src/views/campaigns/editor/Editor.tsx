@@ -1,4 +1,4 @@
-/** The form: words at the left, expression and dry run at the right. */
+/** The form: settings at the left, expression and dry run at the right. */
 import { Button, Group, Textarea, TextInput } from "@mantine/core";
 import { useState } from "react";
 import { useLocation } from "wouter";
@@ -18,7 +18,7 @@ import { TryIt } from "./TryIt";
 import { useCheck } from "./useCheck";
 
 const RELEASES = [
-  { value: "finished", label: "when all is done" },
+  { value: "finished", label: "when all chunks are done" },
   { value: "chunk", label: "chunk by chunk" },
 ];
 
@@ -58,8 +58,8 @@ export function Editor({ saved, begin }: Props) {
           onChange={(event) => form.change({ audience: event.currentTarget.value })}
         />
         <div className={classes.row}>
-          <Text {...form} field="target" word="action.target" label="Action" placeholder="python:apply, https://…, kafka:TOPIC" />
-          <Choice {...form} field="release" word="action.release" label="Actions leave" options={RELEASES} />
+          <Text {...form} field="target" path="action.target" label="Action" placeholder="python:apply, https://…, kafka:TOPIC" />
+          <Choice {...form} field="release" path="action.release" label="Release actions" options={RELEASES} />
         </div>
         <Section title="More">
           <div className={classes.part}>
@@ -83,7 +83,7 @@ function statusOf(known: boolean, error: Error | null, wrongs: number): string {
   return wrongs === 0 ? "no mistake" : `${wrongs} mistake${wrongs === 1 ? "" : "s"}`;
 }
 
-/** An audience that is no JSON is not sent, so the API only says that it is missing. */
+/** An audience that is not JSON is not sent, and the API only reports it as missing; this shows the JSON error instead. */
 function withAudience(fields: Fields, mistakes: readonly Mistake[]): readonly Mistake[] {
   const audience = audienceOf(fields.audience);
   if ("value" in audience) return mistakes;
@@ -108,15 +108,15 @@ function Save({ saved, fields, known, mistakes }: SaveProps) {
       const stored = await put("/v1/campaigns/{name}", { path: { name }, body: { ...definition, version: saved.version } });
       return { made: stored.campaign, changed: stored.changed };
     },
-    told: ({ made, changed }) => {
+    message: ({ made, changed }) => {
       go(`/campaigns?name=${encodeURIComponent(made.name)}`);
-      return changed ? `${made.name} is version ${made.version}` : `${made.name} was so already`;
+      return changed ? `${made.name} is version ${made.version}` : `${made.name} is unchanged`;
     },
-    touches: ["campaigns"],
+    invalidates: ["campaigns"],
     quiet: true,
   });
   async function ask(): Promise<void> {
-    const text = saved === null ? `${name} is idle until it is started or activated.` : `Executions of ${name} that begin from now on use it; those that are open keep theirs.`;
+    const text = saved === null ? `${name} is idle until it is started or activated.` : `New executions of ${name} use it; open ones keep their version.`;
     const does = saved === null ? "Create 1 campaign" : `Save version ${saved.version + 1}`;
     if (await confirm({ title: `${does}?`, text, does })) save.mutate(undefined);
   }
@@ -129,9 +129,9 @@ function Save({ saved, fields, known, mistakes }: SaveProps) {
           {saved === null ? "Create" : "Save"}
         </Button>
         <Button variant="default" onClick={() => go(saved === null ? "/campaigns" : `/campaigns?name=${encodeURIComponent(saved.name)}`)}>
-          Leave it
+          Go back
         </Button>
-        {elsewhere > 0 && <span className={classes.quiet}>{elsewhere === 1 ? "1 word is" : `${elsewhere} words are`} wrong or missing.</span>}
+        {elsewhere > 0 && <span className={classes.quiet}>{elsewhere === 1 ? "1 field is" : `${elsewhere} fields are`} wrong or missing.</span>}
       </Group>
     </>
   );

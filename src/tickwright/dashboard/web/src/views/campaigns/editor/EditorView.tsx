@@ -1,4 +1,4 @@
-/** A campaign is made or changed: every mistake stands at its word, and the expression's at its very place. */
+/** Creates or changes a campaign. Each mistake is shown at its field, and those of the expression at their position. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get } from "../../../api/client";
@@ -13,7 +13,7 @@ export default function EditorView() {
   return <View title={name === "" ? "New campaign" : `Edit ${name}`}>{name === "" ? <Editor saved={null} begin={NEW} /> : <Saved key={name} name={name} />}</View>;
 }
 
-/** The version that was there when the form was opened: a newer one refuses the edit instead of being lost. */
+/** Edits the version at the time when the form was opened. If there is a newer one, the API refuses the edit. */
 function Saved({ name }: { name: string }) {
   const [opened] = useState(() => Date.now());
   const found = useQuery({

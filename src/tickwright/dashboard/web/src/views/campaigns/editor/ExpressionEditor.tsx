@@ -1,7 +1,7 @@
 /**
- * A field for an expression that underlines its mistakes while one types.
+ * A field for an expression that underlines mistakes during typing.
  *
- * The text lies twice: in the field, and below it, unseen, with marks. Both have the same letters in the same places.
+ * The text is rendered twice at the same position: in the field, and as transparent text with marks below it.
  */
 import { Code } from "@mantine/core";
 import { useId, useRef, type ReactNode } from "react";
@@ -11,9 +11,9 @@ import { marksOf, placeOf, type Mark, type Mistake } from "./marks";
 interface Props {
   value: string;
   onChange: (value: string) => void;
-  /** Of exactly this text; empty while nobody knows. */
+  /** The mistakes in `value`; empty while it is being checked. */
   mistakes: readonly Mistake[];
-  /** What is known of it: checking, right, wrong. */
+  /** The state of the check. */
   status: ReactNode;
 }
 

@@ -1,4 +1,4 @@
-/** What few campaigns say: overlaps, occurrences that were missed, chunks, pace. */
+/** Less common settings: overlap, misfire, chunks, rate. */
 import { Textarea } from "@mantine/core";
 import classes from "./editor.module.css";
 import { Choice, Text, wrong, type FormProps } from "./fields";
@@ -9,9 +9,9 @@ const OVERLAPS = [
   { value: "replace", label: "replace the open one" },
 ];
 const MISFIRES = [
-  { value: "one", label: "the newest" },
-  { value: "all", label: "all" },
-  { value: "none", label: "none" },
+  { value: "one", label: "run the newest" },
+  { value: "all", label: "run all" },
+  { value: "none", label: "run none" },
 ];
 
 export function More(props: FormProps) {
@@ -19,14 +19,14 @@ export function More(props: FormProps) {
   return (
     <>
       <div className={classes.row}>
-        <Choice {...props} field="overlap" label="Run while one is open" options={OVERLAPS} />
-        <Choice {...props} field="misfire" label="Runs found too late" options={MISFIRES} />
-        <Text {...props} field="misfire_max" label="Of these at most" placeholder="100" />
-        <Text {...props} field="misfire_grace" label="Too late after" placeholder="1m" />
+        <Choice {...props} field="overlap" label="If an execution is open" options={OVERLAPS} />
+        <Choice {...props} field="misfire" label="Missed runs" options={MISFIRES} />
+        <Text {...props} field="misfire_max" label="Missed runs at most" placeholder="100" />
+        <Text {...props} field="misfire_grace" label="Missed after" placeholder="1m" />
         <Text {...props} field="chunk_rows" label="Clients per chunk" placeholder="5000" />
-        <Text {...props} field="attempts" label="Attempts of a chunk" placeholder="10" />
+        <Text {...props} field="attempts" label="Attempts per chunk" placeholder="10" />
         <Text {...props} field="rate" label="Rate" placeholder="no limit; 1000/s" />
-        <Text {...props} field="on_finished" label="Who hears of the end" placeholder="none; https://…" />
+        <Text {...props} field="on_finished" label="Notify at the end" placeholder="none; https://…" />
       </div>
       <Textarea
         label="Product codes"

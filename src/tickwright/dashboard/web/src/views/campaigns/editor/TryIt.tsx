@@ -1,4 +1,4 @@
-/** A dry run of what stands in the form, beside it: nothing is saved and nothing leaves. */
+/** A dry run of the form's content: nothing is saved and no action is released. */
 import { Button, Group } from "@mantine/core";
 import { post } from "../../../api/client";
 import { ErrorBox } from "../../../parts/ErrorBox";
@@ -9,7 +9,7 @@ import type { Definition } from "./form";
 
 interface Props {
   definition: Definition;
-  /** Whether expression and audience are known to be right. */
+  /** Expression and audience were checked and have no mistake. */
   ready: boolean;
 }
 
@@ -18,8 +18,8 @@ export function TryIt({ definition, ready }: Props) {
   const tried = JSON.stringify([expression, audience]);
   const run = useAction({
     run: async (of: { tried: string; body: Record<string, unknown> }) => ({ tried: of.tried, found: await post("/v1/campaigns:dry-run", { body: of.body }) }),
-    told: () => null,
-    touches: [],
+    message: () => null,
+    invalidates: [],
     quiet: true,
   });
   const isOld = run.variables !== undefined && run.variables.tried !== tried;
@@ -29,7 +29,7 @@ export function TryIt({ definition, ready }: Props) {
         <Button variant="default" disabled={!ready} loading={run.isPending} onClick={() => run.mutate({ tried, body: { expression, audience } })}>
           Dry run
         </Button>
-        <span className={classes.quiet}>{isOld ? "The result below is of another expression or audience." : "Counts whom it would select now; nothing is written."}</span>
+        <span className={classes.quiet}>{isOld ? "The result below is of another expression or audience." : "Counts the clients that it would select now; nothing is written."}</span>
       </Group>
       {run.error !== null && <ErrorBox error={run.error} />}
       {run.data !== undefined && <DryRunResult of={run.data.found} />}

@@ -1,4 +1,4 @@
-/** The small fields of the form; each shows the mistakes that the check found in its word. */
+/** The small fields of the form; each shows the mistakes that the check found in it. */
 import { Select, TextInput } from "@mantine/core";
 import type { ReactNode } from "react";
 import type { Fields } from "./form";
@@ -10,35 +10,36 @@ export interface FormProps {
   mistakes: readonly Mistake[];
 }
 
-/** Return what is wrong with a word, or with a part of it. */
-export function wrong(mistakes: readonly Mistake[], word: string): ReactNode {
-  const found = mistakes.filter((one) => one.field === word || one.field.startsWith(`${word}.`));
+/** Return the mistakes in a field of the definition, or in a part of it. */
+export function wrong(mistakes: readonly Mistake[], name: string): ReactNode {
+  const found = mistakes.filter((one) => one.field === name || one.field.startsWith(`${name}.`));
   if (found.length === 0) return undefined;
-  return found.map((one) => `${one.field === word ? "" : `${one.field}: `}${one.message} (${one.code})`).join("; ");
+  return found.map((one) => `${one.field === name ? "" : `${one.field}: `}${one.message} (${one.code})`).join("; ");
 }
 
 type Texts = Exclude<keyof Fields, "type" | "repeats">;
 interface Props extends FormProps {
   field: Texts;
   label: string;
-  word?: string;
+  /** The field of the definition, if it is named otherwise. */
+  path?: string;
   placeholder?: string;
   list?: string;
 }
 
-export function Text({ fields, change, mistakes, field, label, word = field, placeholder, list }: Props) {
+export function Text({ fields, change, mistakes, field, label, path = field, placeholder, list }: Props) {
   return (
     <TextInput
       label={label}
       placeholder={placeholder}
       list={list}
       value={fields[field]}
-      error={wrong(mistakes, word)}
+      error={wrong(mistakes, path)}
       onChange={(event) => change({ [field]: event.currentTarget.value })}
     />
   );
 }
 
-export function Choice({ fields, change, mistakes, field, label, word = field, options }: Props & { options: { value: string; label: string }[] }) {
-  return <Select allowDeselect={false} label={label} data={options} value={fields[field]} error={wrong(mistakes, word)} onChange={(value) => change({ [field]: value ?? "" })} />;
+export function Choice({ fields, change, mistakes, field, label, path = field, options }: Props & { options: { value: string; label: string }[] }) {
+  return <Select allowDeselect={false} label={label} data={options} value={fields[field]} error={wrong(mistakes, path)} onChange={(value) => change({ [field]: value ?? "" })} />;
 }

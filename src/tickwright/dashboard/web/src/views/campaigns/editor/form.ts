@@ -1,4 +1,4 @@
-/** A campaign as fields of a form, and the definition that they make. What is left empty is left out. */
+/** A campaign as fields of a form, and the definition that they make. Empty fields are left out. */
 import { parseUsers, pretty } from "../../../api/json";
 
 export interface Fields {
@@ -69,23 +69,23 @@ export function fieldsOf(name: string, saved: Definition): Fields {
   };
 }
 
-/** Return the audience that is written, or why it cannot be read. */
-export function audienceOf(written: string): { value: unknown } | { problem: string } {
+/** Parse the audience, or return the problem. */
+export function audienceOf(typed: string): { value: unknown } | { problem: string } {
   try {
-    return { value: parseUsers(written) };
+    return { value: parseUsers(typed) };
   } catch (error) {
-    return { problem: `this is no JSON: ${error instanceof Error ? error.message : String(error)}` };
+    return { problem: `this is not JSON: ${error instanceof Error ? error.message : String(error)}` };
   }
 }
 
-/** A number as a number; anything else as it was typed, so that the API says what is wrong with it. */
+/** A number as a number; other text as it was typed, so that the API refuses it. */
 const whole = (typed: string): unknown => (/^-?\d{1,15}$/.test(typed.trim()) ? Number(typed) : typed);
 
-/** Return the definition; without an audience where that is no JSON. */
+/** Return the definition; without the audience if it is not JSON. */
 export function definitionOf(fields: Fields): Definition {
   const audience = audienceOf(fields.audience);
   const isCalendar = fields.type === "AUTOMATIC";
-  const words: [string, unknown][] = [
+  const values: [string, unknown][] = [
     ["type", fields.type],
     ["date_time_execution", isCalendar ? fields.first.trim() : ""],
     ["time_zone", fields.time_zone.trim()],
@@ -104,7 +104,7 @@ export function definitionOf(fields: Fields): Definition {
     ["on_finished", fields.on_finished.trim()],
     ["audience", "value" in audience ? audience.value : ""],
   ];
-  const said = words.filter(([, value]) => value !== "");
+  const filled = values.filter(([, value]) => value !== "");
   const action = { ...(fields.target.trim() === "" ? {} : { target: fields.target.trim() }), release: fields.release };
-  return { ...Object.fromEntries(said), expression: fields.expression, action };
+  return { ...Object.fromEntries(filled), expression: fields.expression, action };
 }

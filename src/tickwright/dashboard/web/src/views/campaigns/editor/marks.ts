@@ -1,28 +1,28 @@
 /**
- * Where a mistake is in a text, for a browser: the API counts characters of Unicode, a browser's texts count UTF-16.
+ * The positions of mistakes in a text: the API counts Unicode code points, a browser counts UTF-16 code units.
  */
 import type { Schemas } from "../../../api/client";
 
 export type Mistake = Schemas["Mistake"];
 
 export interface Mark {
-  /** Of the text as a browser counts it; `end` is behind the last one. */
+  /** In UTF-16 code units; `end` is exclusive. */
   start: number;
   end: number;
   mistakes: readonly Mistake[];
 }
 
-/** Return where the character number `offset` begins. */
+/** Return the position of code point number `offset`. */
 export function placeOf(text: string, offset: number): number {
   let place = 0;
   for (let left = offset; left > 0 && place < text.length; left--) place += (text.codePointAt(place) ?? 0) > 0xffff ? 2 : 1;
   return place;
 }
 
-/** A mark reaches over the word, the number or the text in quotes that begins at its place, else over one character. */
+/** A mark covers the name, number or quoted text that begins at its position, else one character. */
 const PIECE = /^(?:[\p{L}\p{N}_]+(?:\.[\p{L}\p{N}_]+)*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|&&|\|\||[=!<>]=|[^\n])/u;
 
-/** Return the marks of a text in their order; mistakes at one place share one, and none reaches into the next. */
+/** Return the marks of a text in order. Mistakes at one position share a mark, and marks do not overlap. */
 export function marksOf(text: string, mistakes: readonly Mistake[]): Mark[] {
   const placed = new Map<number, Mistake[]>();
   for (const one of mistakes) {

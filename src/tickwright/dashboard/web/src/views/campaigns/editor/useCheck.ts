@@ -1,4 +1,4 @@
-/** What is wrong with a definition, asked a moment after the last key; an answer about another text is dropped. */
+/** Checks a definition with the API shortly after typing stops; an answer about an older text is ignored. */
 import { useDebouncedValue } from "@mantine/hooks";
 import { useQuery } from "@tanstack/react-query";
 import { post } from "../../../api/client";
@@ -9,7 +9,7 @@ import type { Mistake } from "./marks";
 const TYPING_MS = 300;
 
 export interface Checked {
-  /** Of exactly what was given; `undefined` while nobody knows. */
+  /** The mistakes in the current definition; `undefined` until it is checked. */
   mistakes: readonly Mistake[] | undefined;
   error: Error | null;
 }

@@ -1,4 +1,4 @@
-"""Who looks for batches is woken by what changes, and not by who looks."""
+"""Consumers of batches are woken by changes, and not by claims."""
 
 import asyncio
 
@@ -12,19 +12,19 @@ BATCH = (
 )
 
 
-async def test_a_look_that_takes_nothing_wakes_nobody(pool: Pool, database_url: str) -> None:
-    """Else every idle consumer would wake all of them, itself included, which look again, without end."""
-    heard: asyncio.Queue[str] = asyncio.Queue()
+async def test_a_claim_that_takes_nothing_wakes_no_consumer(pool: Pool, database_url: str) -> None:
+    """Otherwise every idle consumer would wake all of them, itself included, which claim again, without end."""
+    notified: asyncio.Queue[str] = asyncio.Queue()
     listening = await connect(database_url)
-    await listening.add_listener(CHANNEL, lambda *said: heard.put_nowait(said[-1]))
+    await listening.add_listener(CHANNEL, lambda *said: notified.put_nowait(said[-1]))
     await open_owners(pool)
     store = ChunksStore(pool)
     for _ in range(3):
         assert await store.claim_execution(1, ["program"]) is None
         assert await store.claim_chunk(1, ["program"]) is None
     await pool.execute("SELECT pg_notify($1, 'last')", CHANNEL)
-    assert await heard.get() == "last"
+    assert await notified.get() == "last"
     await pool.execute("UPDATE tickwright.batches SET status = status")
     await pool.fetchval(BATCH)
-    assert await heard.get() == ""
+    assert await notified.get() == ""
     await listening.close()

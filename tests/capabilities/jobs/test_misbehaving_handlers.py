@@ -1,4 +1,4 @@
-"""What handlers do that nobody expects: each is a failed attempt of its own job, and every slot goes on."""
+"""Handlers that misbehave: each case is a failed attempt of its own job, and every slot continues."""
 
 import asyncio
 import sys
@@ -30,18 +30,18 @@ SLOTS = 2
 
 
 class _Base(BaseException):
-    """Not an ``Exception``, as a panic of native code."""
+    """Not an ``Exception``, like a panic of native code."""
 
 
 class _Nameless(Exception):
-    """Cannot be shown."""
+    """Raises when it is shown."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 class _NamelessFail(Fail):
-    """Trying again cannot help, and it cannot be shown."""
+    """Final, and raises when it is shown."""
 
     def __str__(self) -> str:
         raise _Base
@@ -127,7 +127,7 @@ def _stop_in_a_thread(_job: Job) -> None:
 
 
 class Strange(NamedTuple):
-    """A handler, the attempts that its job takes, and what the dead letter says of it."""
+    """A handler, the attempts that its job takes, and the error of its dead letter."""
 
     handler: Callable[..., Any]
     attempts: int
@@ -138,12 +138,12 @@ class Strange(NamedTuple):
 STRANGE = {
     "cancelled": Strange(_cancelled, ATTEMPTS, "asyncio.exceptions.CancelledError", is_logged=True),
     "cancels_itself": Strange(_cancels_itself, ATTEMPTS, "asyncio.exceptions.CancelledError", is_logged=True),
-    "base": Strange(_base, ATTEMPTS, "test_jobs_strange._Base: x", is_logged=True),
+    "base": Strange(_base, ATTEMPTS, "test_misbehaving_handlers._Base: x", is_logged=True),
     "exit": Strange(_exit, ATTEMPTS, "SystemExit: 3", is_logged=True),
     "interrupt": Strange(_interrupt, ATTEMPTS, "KeyboardInterrupt", is_logged=True),
     "closed": Strange(_closed, ATTEMPTS, "GeneratorExit", is_logged=True),
     "group": Strange(_group, ATTEMPTS, "BaseExceptionGroup: all of it (1 sub-exception)", is_logged=True),
-    "nameless": Strange(_nameless, ATTEMPTS, "test_jobs_strange._Nameless: <exception str() failed>"),
+    "nameless": Strange(_nameless, ATTEMPTS, "test_misbehaving_handlers._Nameless: <exception str() failed>"),
     "nameless_fail": Strange(_nameless_fail, 1, "_NamelessFail: _Base: ", is_logged=True),
     "retry_soon": Strange(_soon, ATTEMPTS, "Retry: TypeError: a wait is a timedelta, not str", is_logged=True),
     "snooze_soon": Strange(_later, ATTEMPTS, "Snooze: TypeError: a wait is a timedelta, not str", is_logged=True),
@@ -151,7 +151,7 @@ STRANGE = {
     "unwritable_fail": Strange(_unwritable_fail, 1, "caf?"),
     "cyclic": Strange(_cyclic, 1, "result_invalid: the handler's result is not JSON: RecursionError", is_logged=True),
     "exit_in_a_thread": Strange(_exit_in_a_thread, ATTEMPTS, "SystemExit: 3", is_logged=True),
-    "base_in_a_thread": Strange(_base_in_a_thread, ATTEMPTS, "test_jobs_strange._Base: x", is_logged=True),
+    "base_in_a_thread": Strange(_base_in_a_thread, ATTEMPTS, "test_misbehaving_handlers._Base: x", is_logged=True),
     "cancelled_in_a_thread": Strange(
         _cancelled_in_a_thread, ATTEMPTS, "asyncio.exceptions.CancelledError", is_logged=True
     ),
@@ -186,7 +186,7 @@ def _check_slots(engine: Engine) -> None:
 
 
 async def check_strange(url: str, strange: Strange, *, within_s: float = 10.0) -> None:
-    """The job ends as a dead letter after its attempts; others run beside it and behind it."""
+    """The job ends as a dead letter after its attempts; others run beside it and after it."""
     with capture_logs() as lines:
         async with _engine(url, strange.handler) as engine:
             job = await engine.insert("strange", max_attempts=ATTEMPTS)
@@ -203,13 +203,13 @@ async def check_strange(url: str, strange: Strange, *, within_s: float = 10.0) -
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", STRANGE)
-async def test_whatever_a_handler_does_is_a_failed_attempt_of_its_job(database_url: str, name: str) -> None:
-    """It is counted and tried again, it ends, its slot takes the next job, and nothing else notices."""
+async def test_a_misbehaving_handler_is_a_failed_attempt_of_its_job(database_url: str, name: str) -> None:
+    """It counts and is tried again, it ends, its slot takes the next job, and nothing else is affected."""
     await check_strange(database_url, STRANGE[name])
 
 
 class _Broker:
-    """Answers with what it was given, or raises it."""
+    """Answers with a given outcome, or raises a given error."""
 
     def __init__(self, answer: Outcome | BaseException) -> None:
         self.answer = answer
@@ -230,10 +230,10 @@ class _Broker:
     ],
     ids=["unwritable", "cancelled", "exit"],
 )
-async def test_whatever_a_delivery_does_is_a_failed_attempt_of_its_job(
+async def test_a_misbehaving_delivery_is_a_failed_attempt_of_its_job(
     database_url: str, answer: Outcome | BaseException, error: str
 ) -> None:
-    """A receiver's words may hold anything, and a delivery runs in the same slots as a handler."""
+    """A receiver's text may hold anything, and a delivery runs in the same slots as a handler."""
     kind = TaskType("out", "https://example.com/hook", retry=policy("out").retry)
     brokers: Any = {"https": _Broker(answer)}
     limits = WorkerLimits(concurrency=SLOTS)
@@ -272,13 +272,13 @@ async def check_refused_failure(url: str, *, within_s: float = 10.0) -> None:
         _check_slots(engine)
 
 
-async def test_a_failure_that_the_database_refuses_is_written_with_other_words(database_url: str) -> None:
-    """Else its job would be ``processing`` for as long as its worker lives."""
+async def test_a_failure_whose_text_the_database_refuses_is_written_without_it(database_url: str) -> None:
+    """Otherwise its job would be ``processing`` for as long as its worker lives."""
     await check_refused_failure(database_url)
 
 
 async def check_swallowed(url: str, *, waits: bool) -> None:
-    """The next handler in the slot is not cancelled, not at its start and not by a ``TaskGroup`` of its own."""
+    """The next handler in the slot is not cancelled, neither at its start nor by its own ``TaskGroup``."""
     cancelling: list[int] = []
 
     async def swallows(job: Job) -> None:
@@ -308,13 +308,15 @@ async def check_swallowed(url: str, *, waits: bool) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["its_timeout", "its_own"])
-async def test_a_cancellation_that_a_handler_swallows_is_not_the_next_ones(database_url: str, *, waits: bool) -> None:
-    """A handler may swallow its timeout, or cancel itself as it ends: the next one in its slot hears nothing of it."""
+async def test_a_cancellation_that_a_handler_swallows_does_not_reach_the_next_one(
+    database_url: str, *, waits: bool
+) -> None:
+    """A handler may swallow its timeout, or cancel itself as it ends."""
     await check_swallowed(database_url, waits=waits)
 
 
 async def test_a_worker_that_stops_counts_no_attempt_of_a_handler_that_cleans_up(database_url: str) -> None:
-    """A cancellation of its slot is none of its own, whatever the handler raises last."""
+    """The stop's cancellation is not the handler's failure, whatever the handler raises last."""
     running = asyncio.Event()
 
     async def cleans_up(_job: Job) -> None:
@@ -334,13 +336,11 @@ async def test_a_worker_that_stops_counts_no_attempt_of_a_handler_that_cleans_up
 
 
 @pytest.mark.parametrize("in_thread", [True, False])
-async def test_a_worker_that_stops_behind_a_timeout_says_once_how_it_ended(
-    database_url: str, *, in_thread: bool
-) -> None:
-    """A handler that goes on after its timeout is cancelled again by the stop: one attempt ends, and its slot."""
+async def test_a_stop_after_a_timeout_ends_the_attempt_once(database_url: str, *, in_thread: bool) -> None:
+    """A handler that continues after its timeout is cancelled again by the stop: one attempt ends, and its slot."""
     timed_out, over = asyncio.Event(), threading.Event()
 
-    def deaf(_job: Job) -> None:
+    def uncancellable(_job: Job) -> None:
         over.wait(30)
 
     async def slow(_job: Job) -> None:
@@ -350,7 +350,7 @@ async def test_a_worker_that_stops_behind_a_timeout_says_once_how_it_ended(
             timed_out.set()
             await asyncio.Event().wait()
 
-    handler = deaf if in_thread else slow
+    handler = uncancellable if in_thread else slow
     async with _engine(database_url, handler, timeout=timedelta(milliseconds=100), max_attempts=1) as engine:
         runner = engine.worker.runner
         await engine.insert("strange", max_attempts=1)
@@ -362,12 +362,12 @@ async def test_a_worker_that_stops_behind_a_timeout_says_once_how_it_ended(
         over.set()
 
 
-async def test_an_error_of_ours_behind_an_attempt_costs_no_slot(
+async def test_an_internal_error_after_an_attempt_costs_no_slot(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is logged with its trace, and the slot takes the next job."""
 
-    def broken(_endings: OutcomeRecorder, _job: Job, _ending: Any) -> None:
+    def broken(_outcomes: OutcomeRecorder, _job: Job, _outcome: Any) -> None:
         raise RuntimeError("ours")
 
     with capture_logs() as lines:
@@ -377,8 +377,8 @@ async def test_an_error_of_ours_behind_an_attempt_costs_no_slot(
             await engine.until(job, "processing")
             await _sound_ones_end(engine)
             assert not [task for task in engine.worker.runner._slots if task.done()]
-    [said] = [line for line in lines if line["event"] == "jobs.attempt_broken"]
-    assert (said["job"], said["exc_info"]) == (job, True)
+    [event] = [line for line in lines if line["event"] == "jobs.attempt_broken"]
+    assert (event["job"], event["exc_info"]) == (job, True)
 
 
 LEAVES = "if job.stop_reason is None:\n            raise\n        if False:"
@@ -394,10 +394,10 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-async def test_the_suite_notices_a_guard_around_a_handler_that_is_missing(
+async def test_the_suite_notices_a_missing_guard_around_a_handler(
     database_url: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Mutants of each: the job or its slot hangs, or the next job pays for it."""
+    """Mutants of each: the job or its slot hangs, or the next job is affected."""
     checks: dict[str, Callable[[], Awaitable[None]]] = {
         "refused": lambda: check_refused_failure(database_url, within_s=3),
         "swallowed": lambda: check_swallowed(database_url, waits=True),

@@ -1,4 +1,4 @@
-"""What a lane tells of its share, so that the shared row shrinks after it."""
+"""The permits of a partner in one process report their share, so that the shared row shrinks only afterwards."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class Held:
-    """What permits ask of a session."""
+    """A session that is held."""
 
     def holds(self) -> bool:
-        """It is held."""
+        """Return that it is held."""
         return True
 
 
 SESSION = cast("Session", Held())
 
 
-def test_a_report_says_which_share_is_used_until_its_answer_comes() -> None:
-    """PAR-4: nothing at first; then what was granted; a lane that is closed uses none."""
+def test_a_report_has_the_share_in_use_until_its_answer_arrives() -> None:
+    """PAR-4: none at first; then the granted one; none after closing."""
     lane = PartnerPermits(1, DbClock(), SESSION, lambda: None)
     assert lane.report()[0].share == 0
     lane.grant(Grant(1.0, share=7), asked_s=0.0, now_s=0.0, listed=True)
@@ -33,7 +33,7 @@ def test_a_report_says_which_share_is_used_until_its_answer_comes() -> None:
 
 
 def test_a_429_without_a_wait_is_counted_as_throttled_and_is_a_failure_for_the_breaker() -> None:
-    """Whoever looks sees that there were too many calls; the breaker slows us down, as nothing else would."""
+    """Operators see that there were too many calls; only the breaker slows them down."""
     lane = PartnerPermits(1, DbClock(), SESSION, lambda: None)
     for status, wait in ((429, None), (429, "9"), (503, None)):
         lane.ended(outcome_of(status, wait, now_unix_s=0), trial=False, stale=False)

@@ -1,4 +1,4 @@
-"""Asking for reports over REST, as a user does, and waiting until each is over."""
+"""Requests for reports over REST, as a user sends them, and waiting until each report is over."""
 
 import asyncio
 import json
@@ -20,13 +20,13 @@ _OVER = frozenset({"finished", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A report that is over: its record, and after how many seconds from the request that was seen."""
+    """A report that is over: its record, and after how many seconds from the request that was observed."""
 
     record: Mapping[str, Any]
     after_s: float
 
 
-class Desk:
+class ReportClient:
     """One client of the API."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
@@ -35,7 +35,7 @@ class Desk:
     async def ask(
         self, kind: str, conditions: Mapping[str, Any], *, requester: str = "bench", check_s: float = CHECK_S
     ) -> Seen:
-        """Ask for one report and wait until it is over, looking every ``check_s``."""
+        """Request one report and wait until it is over, reading it every ``check_s``."""
         began_s = time.monotonic()
         body = {"type": kind, "conditions": conditions, "requester": requester}
         async with self._http.post("/v1/reports", json=body) as answer:
@@ -53,7 +53,7 @@ class Desk:
             await asyncio.sleep(check_s)
 
     async def ask_many(self, kind: str, conditions: Sequence[Mapping[str, Any]]) -> list[Seen]:
-        """Ask for all of them at once; seldom enough that the asking is not what is measured."""
+        """Request all of them at once; read them seldom enough that the reading is not what is measured."""
         asking = (self.ask(kind, one, requester=f"user{n}", check_s=CROWD_CHECK_S) for n, one in enumerate(conditions))
         return await asyncio.gather(*asking)
 
@@ -68,7 +68,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(ground: Ground, environment: Mapping[str, str]) -> AsyncIterator[Desk]:
+async def open_client(ground: Ground, environment: Mapping[str, str]) -> AsyncIterator[ReportClient]:
     """Start an API and give a client of it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -78,7 +78,7 @@ async def open_desk(ground: Ground, environment: Mapping[str, str]) -> AsyncIter
     await asyncio.to_thread(wait_until, lambda: api.poll() is not None or _answers(port), 30, "the API to listen")
     headers = {"authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as http:
-        yield Desk(http)
+        yield ReportClient(http)
 
 
 def _answers(port: int) -> bool:

@@ -1,4 +1,4 @@
-/** Where an entity stands with a module, in one word. */
+/** The state of an entity's polls for a module. */
 import type { Schemas } from "../../api/client";
 import type { Tone } from "../../parts/StateBadge";
 

@@ -1,4 +1,4 @@
-"""What the operator's screen asks costs what it shows, however much there is: by index, a bounded number of rows."""
+"""Queries of the operators' views read a bounded number of rows by index, however many there are."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from tickwright.capabilities.batches.executions import chunks_store
 from tickwright.capabilities.fanout import service as matrix
 from tickwright.capabilities.fanout.consumer import run_claims
 from tickwright.capabilities.jobs.worker.claims import OWNED
-from tickwright.capabilities.operations.machinery import SQL as DESK
+from tickwright.capabilities.operations.machinery import SQL as OPERATIONS
 from tickwright.capabilities.polling import partners
 from tickwright.capabilities.polling.consumer import queue as poll_queue
 from tickwright.capabilities.polling.service import SQL as TRACKERS
@@ -67,7 +67,7 @@ GROWN = {
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection with the pool's settings, on a full house."""
+    """A connection with the pool's settings, on full tables."""
     async with asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool:
         await Ground(pool).partner()
         await Ground(pool).wheel(120)
@@ -79,14 +79,14 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 def walk(node: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every node of a plan."""
+    """Return every node of a plan."""
     return [node, *(inner for child in node.get("Plans", []) for inner in walk(child))]
 
 
-async def test_what_the_screen_asks_reads_a_few_pages(connection: asyncpg.Connection) -> None:
-    """No table that grows is read whole, but for the pages of a sample; a hundred pages for one thing."""
+async def test_queries_of_the_views_read_few_pages(connection: asyncpg.Connection) -> None:
+    """No growing table is scanned, except for the pages of a sample; one thing costs a hundred pages."""
 
-    async def ask(sql: str, *arguments: Any) -> int:
+    async def pages_of(sql: str, *arguments: Any) -> int:
         async with connection.transaction():
             text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {sql}", *arguments)
         plan = json.loads(text)[0]["Plan"]
@@ -99,33 +99,33 @@ async def test_what_the_screen_asks_reads_a_few_pages(connection: asyncpg.Connec
     message = await connection.fetchval("SELECT max(id) FROM tickwright.outbox")
     day = await connection.fetchval("SELECT now() - interval '1 day'")
     one = {
-        "burn": await ask(freshness._SQL["burn"], 7, [day] * 6),
-        "series": await ask(freshness._SQL["series"], 7, day, 3000),
-        "standing": await ask(partners._SQL["contract_state"], "dhl"),
-        "shares": await ask(partners._SQL["shares"], 1),
-        "counted": await ask(partners._SQL["counted_calls"], "dhl"),
-        "worker": await ask(DESK["worker"], 7),
-        "acknowledge": await ask(DESK["acknowledge"], 7, "me", None),
-        "alert_state": await ask(DESK["alert_state"], 7),
-        "leases": await ask(DESK["leases"]),
-        "discard": await ask(OUTBOX["discard"], message, "x"),
-        "published": await ask(matrix._SQL["published"], ["LOCATIONS"], [now], 10_000),
-        "last_turns": await ask(slices._SQL["last_turns"], day, now, 5),
+        "burn": await pages_of(freshness._SQL["burn"], 7, [day] * 6),
+        "series": await pages_of(freshness._SQL["series"], 7, day, 3000),
+        "contract_state": await pages_of(partners._SQL["contract_state"], "dhl"),
+        "shares": await pages_of(partners._SQL["shares"], 1),
+        "counted": await pages_of(partners._SQL["counted_calls"], "dhl"),
+        "worker": await pages_of(OPERATIONS["worker"], 7),
+        "acknowledge": await pages_of(OPERATIONS["acknowledge"], 7, "me", None),
+        "alert_state": await pages_of(OPERATIONS["alert_state"], 7),
+        "leases": await pages_of(OPERATIONS["leases"]),
+        "discard": await pages_of(OUTBOX["discard"], message, "x"),
+        "published": await pages_of(matrix._SQL["published"], ["LOCATIONS"], [now], 10_000),
+        "last_turns": await pages_of(slices._SQL["last_turns"], day, now, 5),
     }
     assert max(one.values()) < 100, one
     pages = {
-        "accounts": await ask(accounts._SQL["list_accounts"], "", 51, None, 10_000),
-        "accounts with a text": await ask(accounts._SQL["list_accounts"], "", 51, "zzz", 1_000),
-        "lagging": await ask(accounts._SQL["list_lagging"], float("inf"), "", 51, None, 1_000),
-        "waiting": await ask(partners._SQL["waiting_polls"], 1, 500),
-        "states": await ask(matrix._SQL["states"], ["E1", "E2"], ["LOCATIONS", "CDRS,LOCATIONS"]),
-        "windows": await ask(matrix._SQL["windows"], day, ["LOCATIONS"], 1_000),
-        "lanes": await ask(OUTBOX["lanes"], 1_000, "relay:outbox"),
-        "lane_standings": await ask(OUTBOX["lane_standings"], [lane], 500),
-        "by external id": await ask(
+        "accounts": await pages_of(accounts._SQL["list_accounts"], "", 51, None, 10_000),
+        "accounts with a text": await pages_of(accounts._SQL["list_accounts"], "", 51, "zzz", 1_000),
+        "lagging": await pages_of(accounts._SQL["list_lagging"], float("inf"), "", 51, None, 1_000),
+        "waiting": await pages_of(partners._SQL["waiting_polls"], 1, 500),
+        "states": await pages_of(matrix._SQL["states"], ["E1", "E2"], ["LOCATIONS", "CDRS,LOCATIONS"]),
+        "windows": await pages_of(matrix._SQL["windows"], day, ["LOCATIONS"], 1_000),
+        "lanes": await pages_of(OUTBOX["lanes"], 1_000, "relay:outbox"),
+        "lane_standings": await pages_of(OUTBOX["lane_standings"], [lane], 500),
+        "by external id": await pages_of(
             TRACKERS["page_by_external"], "X3", None, None, None, None, 51, 500, -1, "X3\U0010ffff"
         ),
-        **{sql[:60]: await ask(sql, 7, 101) for plugin in PLUGINS for sql in plugin.holdings()},
+        **{sql[:60]: await pages_of(sql, 7, 101) for plugin in PLUGINS for sql in plugin.holdings()},
     }
     assert max(pages.values()) < 1_500, pages
     owned = {
@@ -135,21 +135,21 @@ async def test_what_the_screen_asks_reads_a_few_pages(connection: asyncpg.Connec
         "runs": run_claims._SQL["owned"],
         "polls": poll_queue._SQL["owned"],
     }
-    assert max([await ask(sql, 7) for sql in owned.values()]) < 1_500
+    assert max([await pages_of(sql, 7) for sql in owned.values()]) < 1_500
     heavy = {
-        "heat": await ask(slices._SQL["heat"], day, now, None, 5),
-        "coming": await ask(accounts._SQL["coming_polls"]),
-        "counted": await ask(accounts._SQL["placed_trackers"], 1, 1_000),
-        "retry_now": await ask(OUTBOX["retry_now"], "pg:dead", 200),
-        "modules": await ask(matrix._SQL["modules"], None),
+        "heat": await pages_of(slices._SQL["heat"], day, now, None, 5),
+        "coming": await pages_of(accounts._SQL["coming_polls"]),
+        "counted": await pages_of(accounts._SQL["placed_trackers"], 1, 1_000),
+        "retry_now": await pages_of(OUTBOX["retry_now"], "pg:dead", 200),
+        "modules": await pages_of(matrix._SQL["modules"], None),
     }
     assert max(heavy.values()) < 4_000, heavy
-    budgets = await ask(freshness._SQL["budgets"], [f"a{n:04}" for n in range(1, 51)])
-    assert budgets < 50 * 100, "a page of accounts reads their own slices, eighty each, and nobody else's"
+    budgets = await pages_of(freshness._SQL["budgets"], [f"a{n:04}" for n in range(1, 51)])
+    assert budgets < 50 * 100, "a page of accounts reads their own slices, eighty each, and no others"
 
 
-async def test_a_sample_reads_so_many_pages_and_a_heat_map_its_range(connection: asyncpg.Connection) -> None:
-    """However many trackers and turns there are."""
+async def test_a_sample_reads_its_pages_and_a_heat_map_its_range(connection: asyncpg.Connection) -> None:
+    """However many trackers and slices there are."""
     whole = await connection.fetchval("SELECT relpages FROM pg_class WHERE oid = 'tickwright.trackers'::regclass")
     sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {accounts._SQL['sampled_trackers']}"
     plan = json.loads(await connection.fetchval(sql, 1, whole // 10))[0]["Plan"]
@@ -162,4 +162,4 @@ async def test_a_sample_reads_so_many_pages_and_a_heat_map_its_range(connection:
     sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {slices._SQL['heat']}"
     plan = json.loads(await connection.fetchval(sql, hour, now, None, 5))[0]["Plan"]
     read = sum(n["Actual Rows"] * n["Actual Loops"] for n in walk(plan) if n.get("Relation Name") == "poll_slices")
-    assert read < 200, "an hour has sixty turns"
+    assert read < 200, "an hour has sixty minutes"

@@ -1,4 +1,4 @@
-"""The operators' desk: what a worker holds, who has which lease, where the outbox is stuck, who sees to an alert."""
+"""Operations of an operator: what a worker holds, holders of leases, stuck destinations, acknowledged alerts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -8,7 +8,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.nodes import started
-from tickwright.capabilities.operations import machinery as operator_desk
+from tickwright.capabilities.operations import machinery
 from tickwright.engine.leases import Lease, Leases
 from tickwright.plugin.settings import Settings
 from tickwright.process.installation import lease_purposes
@@ -55,7 +55,7 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 
 async def audit(api: RunningApi, action: str) -> list[Any]:
-    """The lines of one action in the audit trail, newest first."""
+    """Return the entries of one action in the audit trail, newest first."""
     items: list[Any] = (await api.viewer.get(f"/v1/audit?action={action}")).json["items"]
     return items
 
@@ -63,7 +63,7 @@ async def audit(api: RunningApi, action: str) -> list[Any]:
 # ---------------------------------------------------------------------- workers
 
 
-async def test_a_worker_shows_everything_that_it_holds_and_nothing_of_others(api: RunningApi) -> None:
+async def test_a_worker_shows_everything_that_it_holds_and_nothing_else(api: RunningApi) -> None:
     """Jobs, leases, executions, chunks, reports, parts, fan-out's tasks, polls and partitions, each with its fence."""
     await api.pool.execute(JOBS, 3)
     await api.pool.execute(
@@ -73,11 +73,11 @@ async def test_a_worker_shows_everything_that_it_holds_and_nothing_of_others(api
     await api.pool.execute("INSERT INTO tickwright.partners (name) VALUES ('dhl')")
     await api.pool.execute(HELD)
     await api.pool.execute(LEASES)
-    said = (await api.viewer.get("/v1/workers/7")).json
-    assert (said["id"], said["name"], said["alive"], said["more"]) == (7, "host:7", True, [])
-    assert said["seen_ago_s"] >= 0
-    held = {one["kind"]: one for one in said["holds"]}
-    assert len(said["holds"]) == len(held) == 9
+    worker = (await api.viewer.get("/v1/workers/7")).json
+    assert (worker["id"], worker["name"], worker["alive"], worker["more"]) == (7, "host:7", True, [])
+    assert worker["seen_ago_s"] >= 0
+    held = {one["kind"]: one for one in worker["holds"]}
+    assert len(worker["holds"]) == len(held) == 9
     assert {kind: one["fence"] for kind, one in held.items()} == {
         "job": 4, "lease": 12, "execution": 5, "chunk": 6, "report": 8, "part": 9, "task": 11, "polls": None,
         "partition": 2,
@@ -90,22 +90,20 @@ async def test_a_worker_shows_everything_that_it_holds_and_nothing_of_others(api
     (await api.viewer.get("/v1/workers/9")).says(404, "worker_not_found")
 
 
-async def test_a_worker_that_holds_much_shows_a_hundred_of_each_kind(
-    api: RunningApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And says of which kind there is more."""
-    monkeypatch.setattr(operator_desk, "SHOWN_MAX", 5)
+async def test_a_worker_shows_at_most_a_hundred_of_each_kind(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says of which kinds it holds more."""
+    monkeypatch.setattr(machinery, "SHOWN_MAX", 5)
     await api.pool.execute(JOBS, 20)
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 7, fence = 1")
-    said = (await api.viewer.get("/v1/workers/7")).json
-    assert (len(said["holds"]), said["more"]) == (5, ["job"])
+    worker = (await api.viewer.get("/v1/workers/7")).json
+    assert (len(worker["holds"]), worker["more"]) == (5, ["job"])
 
 
 # ---------------------------------------------------------------------- leases
 
 
-async def test_a_lease_says_who_has_it_since_when_and_what_it_guards(api: RunningApi) -> None:
-    """The session is found by the process's name; one that nobody has says so."""
+async def test_a_lease_shows_its_holder_since_when_and_its_purpose(api: RunningApi) -> None:
+    """The session is found by the name of the process; a lease without a holder says so."""
     await api.pool.execute(LEASES)
     await api.pool.execute("INSERT INTO tickwright.job_config (job_name) VALUES ('poll-relay:3'), ('strange')")
     found = {one["job_name"]: one for one in (await api.viewer.get("/v1/leases")).json["items"]}
@@ -122,8 +120,8 @@ async def test_a_lease_says_who_has_it_since_when_and_what_it_guards(api: Runnin
     assert found["poll-relay:3"]["guards"] == lease_purposes().of("poll-relay")
 
 
-async def test_every_lease_of_a_process_has_its_words(api: RunningApi) -> None:
-    """A loop that is added is explained; one that is gone is taken off."""
+async def test_every_lease_of_a_process_has_a_description(api: RunningApi) -> None:
+    """A new loop needs a description; that of a removed one is removed."""
     async with started(api.pool, Settings(), "scheduler", "relay") as context:
         names = {loop._lease_name for loop in context.leased} | {"relay:outbox"}
     purposes = lease_purposes()
@@ -131,8 +129,8 @@ async def test_every_lease_of_a_process_has_its_words(api: RunningApi) -> None:
     assert {name if name in purposes else name.partition(":")[0] for name in names} == set(purposes)
 
 
-async def test_a_lease_that_is_taken_away_fences_its_holder(api: RunningApi) -> None:
-    """What the old holder still writes counts for nothing; the trail says who did it; a free one is an error."""
+async def test_breaking_a_lease_fences_its_holder(api: RunningApi) -> None:
+    """Writes of the old holder have no effect; the audit trail has the operator; a free lease is an error."""
     leases = Leases(api.pool, owner="host:7")
     lease = await leases.take("selector", leases.terms)
     assert isinstance(lease, Lease)
@@ -165,7 +163,7 @@ async def waits(api: RunningApi, destination: str, count: int = 1, columns: Mapp
 
 
 async def destinations(api: RunningApi) -> dict[str, Any]:
-    """What waits, by destination."""
+    """Return the waiting messages by destination."""
     items = (await api.operator.get("/v1/outbox:destinations")).json["items"]
     return {item["destination"]: item for item in items}
 
@@ -173,14 +171,14 @@ async def destinations(api: RunningApi) -> dict[str, Any]:
 LATER = {"attempts": "3", "next_at": "now() + interval '1 hour'", "error_message": "'503'"}
 
 
-async def test_a_destination_says_whether_it_flows_waits_or_is_stuck(api: RunningApi) -> None:
-    """With how much and how long, and why; the stuck ones come first."""
+async def test_a_destination_says_whether_it_is_sent_waits_or_is_stuck(api: RunningApi) -> None:
+    """With their number, their age and the reason; the stuck ones come first."""
     await waits(api, "pg:fast", 2)
     await waits(api, "pg:slow", 3, LATER)
     await waits(api, "pg:slow", 2)
-    await waits(api, "mail:x", columns={"error_message": "'unknown_scheme: nobody carries mail'"})
+    await waits(api, "mail:x", columns={"error_message": "'unknown_scheme: no broker for mail'"})
     await waits(api, "pg:old", 1, {"created_at": "now() - interval '1 hour'", **LATER})
-    assert {one["why"] for one in (await destinations(api)).values()} == {"no_relay"}, "nobody has its lease"
+    assert {one["why"] for one in (await destinations(api)).values()} == {"no_relay"}, "its lease is free"
     await api.pool.execute(
         "INSERT INTO tickwright.job_config (job_name, running, lease_until) "
         "VALUES ('relay:outbox', true, now() + interval '1 hour')"
@@ -198,9 +196,9 @@ async def test_a_destination_says_whether_it_flows_waits_or_is_stuck(api: Runnin
     assert found["pg:old"]["oldest_s"] > 3_500
 
 
-async def test_what_is_counted_of_a_destination_has_a_bound(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them together; from the bound on it is that many or more."""
-    monkeypatch.setattr(operator_desk, "ROWS_SEARCHED_MAX", 10)
+async def test_counts_of_destinations_are_bounded(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All counts together; from the bound on the number is that many or more."""
+    monkeypatch.setattr(machinery, "ROWS_SEARCHED_MAX", 10)
     await waits(api, "pg:a", 50)
     await waits(api, "pg:b", 1)
     found = await destinations(api)
@@ -208,8 +206,8 @@ async def test_what_is_counted_of_a_destination_has_a_bound(api: RunningApi, mon
 
 
 async def test_a_destination_is_tried_again_now(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own messages that wait for another try, in bounded steps; the trail says so when something changed."""
-    monkeypatch.setattr(operator_desk, "RETRY_MAX", 2)
+    """Its own messages that wait for a retry, in bounded steps; the audit trail has an entry if any changed."""
+    monkeypatch.setattr(machinery, "RETRY_MAX", 2)
     await waits(api, "pg:slow", 3, LATER)
     [other] = await waits(api, "pg:other", 1, LATER)
     first = (await api.operator.post("/v1/outbox:retry", {"destination": "pg:slow"})).json
@@ -221,8 +219,8 @@ async def test_a_destination_is_tried_again_now(api: RunningApi, monkeypatch: py
     assert [line["after"]["retried"] for line in await audit(api, "outbox.retry")] == [1, 2]
 
 
-async def test_a_message_that_is_given_up_is_a_dead_letter_and_can_come_back(api: RunningApi) -> None:
-    """Once, whoever else does it at the same time; it is found where dead letters are, under its own id."""
+async def test_a_discarded_message_is_a_dead_letter_and_can_be_requeued(api: RunningApi) -> None:
+    """Once, also with concurrent calls; it is listed with the dead letters, under its own id."""
     [message] = await waits(api, "pg:slow", 1, LATER)
     answers = await asyncio.gather(*(api.operator.post(f"/v1/outbox/{message}/discard") for _ in range(5)))
     assert sorted(answer.status for answer in answers) == [200, 404, 404, 404, 404]
@@ -237,8 +235,8 @@ async def test_a_message_that_is_given_up_is_a_dead_letter_and_can_come_back(api
 # ---------------------------------------------------------------------- alerts
 
 
-async def test_an_alert_that_somebody_looks_after_says_who_and_why(api: RunningApi) -> None:
-    """In the listing, with a note, until it is resolved; the last one who says so is shown."""
+async def test_an_acknowledged_alert_shows_its_operator_and_note(api: RunningApi) -> None:
+    """In the listing until it is resolved; the latest acknowledgement is shown."""
     alert = await api.pool.fetchval(
         "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state) "
         "VALUES ('lateness', 'noop', 'critical', 'late', 'firing') RETURNING id"

@@ -1,4 +1,4 @@
-"""The commands of the operators' desk: on the database, each with its effect and the right exit code."""
+"""The commands of operations: on the database, each with its effect and the right exit code."""
 
 import asyncio
 from typing import Any
@@ -61,14 +61,14 @@ def test_a_lease_is_shown_with_its_holder_and_taken_away(env: dict[str, str]) ->
     assert tickwright("leases", "release", "selector", env=env).code == 1
 
 
-def test_an_alert_says_who_looks_after_it(env: dict[str, str]) -> None:
+def test_an_acknowledged_alert_names_the_user_and_the_note(env: dict[str, str]) -> None:
     """Under the name of the user of the command."""
     done = ok("alerts", "acknowledge", "1", "--note", "on it", "--json", env=env).json
     assert done["acknowledged_by"].startswith("cli:")
     assert done["acknowledged_note"] == "on it"
 
 
-def test_looks_at_polling_and_fan_out(env: dict[str, str]) -> None:
+def test_polling_and_fan_out_are_shown_in_commands(env: dict[str, str]) -> None:
     """Lists with a filter, a preview, a heat map, a partner's figures, windows: as tables and as JSON."""
     ok("partners", "put", "dhl", "rate=5/s", env=env)
     assert "acme" in ok("accounts", "list", "--sort", "lag", "--text", "ACM", env=env).out
