@@ -12,6 +12,7 @@ from typing import Any
 from kit.forks import Forked, Start
 
 _WITHIN_S = 60
+_KEPT = ("TICKWRIGHT_TEST_", "TICKWRIGHT_PG_BIN", "TICKWRIGHT_HOME")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def environment(**given: str) -> dict[str, str]:
     clean = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("TICKWRIGHT_") or name.startswith(("TICKWRIGHT_TEST_", "TICKWRIGHT_PG_BIN"))
+        if not name.startswith("TICKWRIGHT_") or name.startswith(_KEPT)
     }
     return {
         **clean,

@@ -8,17 +8,20 @@ of the run is kept in pytest's cache for ``scripts/test_again.py``.
 import contextlib
 import os
 import secrets
+import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kit.forks import stop_forking
-from kit.processes import RUN_MARK, left_behind
+from kit.processes import RUN_MARK, left_behind, make_folder
 from kit.waiting import eventually
 
 _LEFT = pytest.StashKey[list[str]]()
 _MARK = pytest.StashKey[str]()
+_HOME = pytest.StashKey[Path]()
 _LEAVE_WITHIN_S = 3
 
 
@@ -28,6 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
     mark = secrets.token_hex(8) if worker_input is None else f"{worker_input[RUN_MARK]}.{worker_input['workerid']}."
     config.stash[_MARK] = os.environ[RUN_MARK] = mark
     config.stash[_LEFT] = []
+    config.stash[_HOME] = make_folder("home")
+    os.environ["TICKWRIGHT_HOME"] = str(config.stash[_HOME])  # the user's own files are never touched
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,6 +52,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run when a process that it started is still alive, and kill that process."""
     config = session.config
     stop_forking()
+    shutil.rmtree(config.stash[_HOME], ignore_errors=True)
     left = config.stash[_LEFT] = [*config.stash[_LEFT], *_kill_leftovers(config.stash[_MARK])]
     if hasattr(config, "workeroutput"):
         config.workeroutput[RUN_MARK] = left

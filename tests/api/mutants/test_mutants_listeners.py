@@ -30,7 +30,13 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         "True",
         checks.check_the_next,
     ),
-    ("no connection is displaced", Admission._displace, "if connection.waits_for_client", "if False", checks.check_the_flood),
+    (
+        "no connection is displaced",
+        Admission._displace,
+        "if connection.waits_for_client",
+        "if False",
+        checks.check_the_flood,
+    ),
     (
         "requests under way are displaced",
         Admission._displace,
