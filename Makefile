@@ -1,6 +1,6 @@
 # `make` alone lists the targets. CI calls the same ones.
 # ARGS is passed on:  make test ARGS="tests/domain -k lease -n 0"   make bench NAME=jobs ARGS=--json
-# AREA is a room:     make test AREA=jobs   make test AREA=transports/kafka
+# AREA is a package:    make test AREA=jobs   make test AREA=transports/kafka
 
 .DEFAULT_GOAL := help
 .PHONY: help up dev quick test test-full check audit fmt docs bench lock clean
@@ -30,7 +30,7 @@ dev: ## make .venv with everything that checks and tests need
 quick: dev ## run the tests that need no server: units, properties, architecture; under a minute
 	@$(PYTEST) -q -n 2 -m "not mutant" $(SERVERLESS) $(ARGS)
 
-test: dev ## run the tests that guard a change, against real servers that the run starts; AREA=jobs: one room
+test: dev ## run the tests that guard a change, against real servers that the run starts; AREA=jobs: one package
 	@test -e $(if $(AREA),$(AREA_FOLDER),tests) || { echo "There is no area $(AREA). Areas: $(AREAS)"; exit 2; }
 	@sh scripts/test-servers.sh
 	@$(if $(ARGS)$(filter-out dashboard,$(AREA)),,$(PYTHON_IN_VENV) scripts/page.py verify)

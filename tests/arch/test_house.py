@@ -1,4 +1,4 @@
-"""The rules of the house as tests: layers, SQL in its place and room, sizes, docstrings, names."""
+"""The rules of the house as tests: layers, SQL in its place and package, sizes, docstrings, names."""
 
 import ast
 import re
@@ -58,7 +58,7 @@ TABLES = {
     "partners": {"partner_shares", "partner_states", "partners"},
     "transports/postgres": {"messages"},
 }  # fmt: skip
-"""Tables and views by their room. The others belong to ``engine`` and ``store``, and every room may name them."""
+"""Tables and views by their package. The others belong to ``engine`` and ``store``, and every package may name them."""
 
 PARTNERS_OF = {"capabilities/polling", "capabilities/fanout"}
 """Rooms that may name the tables of ``partners``, which is below them."""
@@ -71,7 +71,7 @@ FOREIGN_SQL = {
     "engine/sql/workers.sql",
     "transports/kafka/polls.sql",
 }
-"""Files that name a table of another room today. The list only shrinks."""
+"""Files that name a table of another package today. The list only shrinks."""
 
 SHARED_NAMES = {
     "Ack", "Answer", "Beat", "Begun", "Bound", "Couriers", "DeadLetter", "Delivery", "Entities", "Fail", "Failed",
@@ -187,17 +187,17 @@ def test_folders_are_not_crowded() -> None:
 
 
 def test_a_sql_file_names_tables_of_its_own_room_and_of_the_engine() -> None:
-    """Only one room knows the columns of a table; another one calls that room."""
-    rooms = {table: room for room, tables in TABLES.items() for table in tables}
+    """Only one package knows the columns of a table; another one calls that package."""
+    packages = {table: package for package, tables in TABLES.items() for table in tables}
     foreign = set()
     for path in sorted(ROOT.rglob("*.sql")):
         name = name_of(path)
         if "migrations" in path.parts or name.startswith(MEASURES):
             continue
         statements = re.sub(r"--[^\n]*", "", path.read_text(encoding="utf-8"))
-        named = {rooms[table] for table in re.findall(r"\btickwright\.(\w+)", statements) if table in rooms}
-        allowed = {room for room in rooms.values() if name.startswith(f"{room}/")}
-        if any(name.startswith(f"{room}/") for room in PARTNERS_OF):
+        named = {packages[table] for table in re.findall(r"\btickwright\.(\w+)", statements) if table in packages}
+        allowed = {package for package in packages.values() if name.startswith(f"{package}/")}
+        if any(name.startswith(f"{package}/") for package in PARTNERS_OF):
             allowed.add("partners")
         if named - allowed:
             foreign.add(name)
@@ -205,7 +205,7 @@ def test_a_sql_file_names_tables_of_its_own_room_and_of_the_engine() -> None:
 
 
 def test_a_module_loads_sql_of_its_own_room_or_of_the_engine() -> None:
-    """Statements of another room are an import that import-linter does not see."""
+    """Statements of another package are an import that import-linter does not see."""
     foreign = set()
     for path in MODULES:
         for package in re.findall(r'\bload\("tickwright\.([\w.]+)\.sql"', path.read_text(encoding="utf-8")):

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 import tickwright
+from kit.broker_sides import SIDES
 from tickwright.domain.masking import masked_address
 from tickwright.domain.targets import (
     DESTINATION_SCHEMES,
@@ -49,6 +50,11 @@ def test_each_scheme_has_a_form_that_is_parsed() -> None:
     assert {scheme: one.scheme for scheme, one in parsed.items()} == dict(zip(FORMS, FORMS, strict=True))
     assert {type(one) for one in parsed.values()} == set(get_args(Target))
     assert {scheme for scheme, one in parsed.items() if isinstance(one, WebTarget)} == WEB_PORTS.keys()
+
+
+def test_each_broker_is_held_to_the_contract() -> None:
+    """``tests/transports/test_brokers.py`` runs on every transport with a broker."""
+    assert {path.parent.name for path in (ROOT / "transports").glob("*/broker.py")} == {*SIDES}
 
 
 def test_the_outbox_takes_from_sql_what_a_relay_sends() -> None:

@@ -11,12 +11,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/promises.md"
 PROMISES_MIN = 300
 _HEAD = "| promise | mechanism | test | mutant |"
-WITHOUT_TEST = {"a request under way hears of its client's end, also where others wait behind it"}
+WITHOUT_TEST = {"a request in progress is notified when its client disconnects, also if other requests wait behind it"}
 """Promises whose mutant alone is a test."""
 ONLY_A_STORM = {
-    "all of it at once: brokers, relays and consumers killed at random",
+    "these promises hold together while brokers, relays and consumers are killed at random",
     "a release and the one before it work side by side",
-    "every role goes on by itself behind a full disk, a crash and latency",
+    "every role continues by itself after a full disk and a crash of the database",
     "a promoted synchronous standby has every acknowledged job",
     "after the promotion of an asynchronous standby no id and no fence",
 }

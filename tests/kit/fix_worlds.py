@@ -79,7 +79,7 @@ def bench_ground(database_url: str, tmp_path: Path) -> Iterator[Ground]:
 
 @pytest.fixture(params=SIDES)
 def side_kind(request: pytest.FixtureRequest) -> str:
-    """The name of a broker; a new folder under ``brokers/`` gets its line in ``SIDES``."""
+    """The name of a broker; a new transport gets its line in ``SIDES``."""
     if request.param == "rabbitmq":
         request.getfixturevalue("rabbit_server")  # here, because a server starts outside the event loop
     if request.param == "kafka":

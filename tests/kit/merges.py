@@ -10,7 +10,7 @@ import pytest
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.program import Job
+from tickwright.capabilities.reports.merge.program import MergeJob
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.domain.errors import TickwrightError
 
@@ -58,7 +58,7 @@ async def merged(
 ) -> MergedFile:
     """Merge into ``out.csv``."""
     out = folder / "out.csv"
-    answer = await merges.answer(Job(parts=parts, sql=sql, out=out, folder=folder, bounds=bounds))
+    answer = await merges.answer(MergeJob(parts=parts, sql=sql, out=out, folder=folder, bounds=bounds))
     assert answer.file is not None
     return answer.file
 

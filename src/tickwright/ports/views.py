@@ -1,8 +1,8 @@
 """Views that every capability shares, and which callers see user data in them.
 
 A view names the fields with data from or for users. The code that answers a request declares once whether its caller
-sees such data. Every answer, problem and stream event passes :func:`shown`, so no route can forget it. Texts of errors
-are not user data, because operators need them.
+sees such data. Every answer (``rest.routing.answer``), problem and stream event passes :func:`shown`; a test reads
+every route as a caller that may not. Texts of errors are not user data, because operators need them.
 """
 
 from collections.abc import Mapping

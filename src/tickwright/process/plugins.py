@@ -26,7 +26,7 @@ BUILT_IN = (
     "capabilities.reports",
     "capabilities.batches",
 )
-"""Rooms whose ``plugin.py`` has a ``PLUGIN``. If two offer one port, the first is used."""
+"""Packages whose ``plugin.py`` has a ``PLUGIN``. If two offer one port, the first is used."""
 
 
 def load_plugins() -> tuple[Plugin, ...]:
@@ -50,8 +50,8 @@ def load_plugins() -> tuple[Plugin, ...]:
 
 
 def _plugins() -> Iterator[tuple[str, object]]:
-    for room in BUILT_IN:
-        yield room, import_module(f"tickwright.{room}.plugin").PLUGIN
+    for package in BUILT_IN:
+        yield package, import_module(f"tickwright.{package}.plugin").PLUGIN
     for point in entry_points(group=ENTRY_POINT):
         yield f"{ENTRY_POINT}: {point.name} = {point.value}", _loaded(point)
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.states import TRANSITIONS, JobStatus
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.worker.result_writer import FENCED
+from tickwright.capabilities.jobs.worker.result_writer import FENCED_BY_JOB
 from tickwright.store.pool import open_pool
 
 T = TypeVar("T")
@@ -40,8 +40,8 @@ CURRENT = (
 WORKERS = st.sampled_from([0, 1])
 WRITES = st.sampled_from(
     [
-        "complete", "complete_and_forget", "complete_with_result", "retry", "fail", "cancel_held", "release",
-        "release_with_error", "snooze",
+        "complete", "complete_and_forget", "complete_with_result", "retry", "fail", "cancel_held", "cancel_unstarted",
+        "release", "release_with_error", "snooze",
     ]
 )  # fmt: skip
 COLUMNS: dict[str, Callable[[], tuple[Any, ...]]] = {
@@ -50,6 +50,7 @@ COLUMNS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "fail": lambda: (["timed_out"], ["no luck"]),
     "release_with_error": lambda: (["no luck"],),
     "cancel_held": lambda: (["stopped"],),
+    "cancel_unstarted": lambda: (["expired"],),
     "snooze": lambda: ([0.0],),
 }
 
@@ -230,7 +231,7 @@ class JobLife(RuleBasedStateMachine):
     def _write(self, name: str, token: int) -> int:
         assert self.job is not None
         columns = COLUMNS.get(name, tuple)()
-        fences = ([self.job.fence],) if name in FENCED else ()
+        fences = ([self.job.fence],) if name in FENCED_BY_JOB else ()
         return self.do(self.store.write(name, token, [self.job.id], *fences, *columns))
 
     @staticmethod
@@ -243,9 +244,9 @@ class JobLife(RuleBasedStateMachine):
             job.forgotten = name == "complete_and_forget"
         elif name == "fail":
             job.free("failed")
-        elif name == "cancel_held" or job.asked_to_stop:
+        elif name in {"cancel_held", "cancel_unstarted"} or job.asked_to_stop:
             job.free("cancelled")
-            job.attempts -= name == "release" or unbegun
+            job.attempts -= name in {"release", "cancel_unstarted"} or unbegun
         else:
             job.free("pending")
             job.due = True

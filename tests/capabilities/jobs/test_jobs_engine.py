@@ -306,7 +306,7 @@ async def test_a_paused_type_waits_until_it_is_enabled(database_url: str, monkey
     monkeypatch.setattr(claimer, "POLL_S", NEVER_S)
     async with running_engine(database_url, {"p": _nothing, "q": _nothing}) as engine:
         await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = now() WHERE name = 'p'")
-        await eventually_async(lambda: engine.worker.types()["p"].kind.waits)
+        await eventually_async(lambda: engine.worker.types()["p"].task_type.waits)
         await engine.until(await engine.insert("q"), "completed")  # a claim that was under way has ended
         waiting, other = await engine.insert("p"), await engine.insert("q")
         await engine.until(other, "completed")

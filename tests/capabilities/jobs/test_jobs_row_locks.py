@@ -43,8 +43,8 @@ class ClaimOwner:
 
     async def claim(self, *, bounded: bool) -> list[int]:
         """Return the ids that one claim takes; fail when it waits."""
-        plan, lanes = ClaimPlan(("t",), (1000,), 1000), [ClaimRange("t", 0, frontier_s=1.0)]
-        request = ClaimRequest(self.session.token, plan, lanes, timedelta(seconds=1), bounded=bounded)
+        plan, ranges = ClaimPlan(("t",), (1000,), 1000), [ClaimRange("t", 0, frontier_s=1.0)]
+        request = ClaimRequest(self.session.token, plan, ranges, timedelta(seconds=1), bounded=bounded)
         claimed = await asyncio.wait_for(ClaimStore(self.pool).claim(request), WAIT_MAX_S)
         return sorted(row.id for row in claimed.rows)
 

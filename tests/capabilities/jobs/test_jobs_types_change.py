@@ -89,7 +89,7 @@ async def test_a_type_whose_settings_change_keeps_its_limit(database_url: str, b
             "WHERE name = 'few'",
             after,
         )
-        await eventually_async(lambda: engine.worker.types()["few"].kind.target == "python:other")
+        await eventually_async(lambda: engine.worker.types()["few"].task_type.target == "python:other")
         more = [await engine.insert("few") for _ in range(20)]
         await eventually_async(lambda: new.running == max(0, after - len(first)))
         await claim_once_more(engine)
@@ -317,7 +317,7 @@ async def test_a_change_during_a_read_of_the_types_is_read_at_once(
         await engine.pool.execute(change, 8)
         await eventually_async(lambda: engine.worker._types_notified, what="it is notified of the change")
         may_go_on.set()
-        await eventually_async(lambda: engine.worker.types()["t"].kind.max_attempts == 8, what="it has read it")
+        await eventually_async(lambda: engine.worker.types()["t"].task_type.max_attempts == 8, what="it has read it")
 
 
 async def test_a_grant_counts_the_jobs_of_a_claim_under_way(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

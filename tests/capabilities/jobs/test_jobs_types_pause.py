@@ -53,7 +53,7 @@ async def paused(engine: Engine, name: str, *, to: bool = True) -> None:
     """Pause or resume a type, and wait until the worker has read it."""
     types = TaskTypes(engine.pool, lambda _: None)
     await types.switch(name, "pause" if to else "enable", caller=OPERATOR)
-    await eventually_async(lambda: engine.worker.types()[name].kind.waits is to, what="the worker has read it")
+    await eventually_async(lambda: engine.worker.types()[name].task_type.waits is to, what="the worker has read it")
 
 
 async def rows(engine: Engine, ids: list[int]) -> list[tuple[Any, ...]]:
@@ -127,7 +127,7 @@ async def test_claimed_jobs_that_wait_for_their_rate_are_released_by_a_pause(dat
         left = [job_id for job_id in ids if job_id not in held.started]
         await eventually_async(lambda: released(engine, left), what="all are released")
         await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = 400 WHERE name = 't'")
-        await eventually_async(lambda: engine.worker.types()["t"].kind.rate_per_s == 400)
+        await eventually_async(lambda: engine.worker.types()["t"].task_type.rate_per_s == 400)
         assert len(held.started) == begun
         await paused(engine, "t", to=False)
         await eventually_async(lambda: len(held.started) == len(ids), 30, what="all have run")
@@ -168,7 +168,7 @@ async def test_jobs_of_a_claim_under_way_are_released_when_their_rate_is_set(
         if claimed.counts["t"] > 1 and not claims:
             claims.append(claimed.counts["t"])
             await engine.pool.execute(SLOW)
-            await eventually_async(lambda: engine.worker.types()["t"].kind.rate_per_s, what="it has read the rate")
+            await eventually_async(lambda: engine.worker.types()["t"].task_type.rate_per_s, what="it has read the rate")
         return claimed
 
     async def handler(job: Job) -> None:
@@ -196,7 +196,7 @@ async def test_last_attempts_with_a_start_far_ahead_keep_no_slot(database_url: s
         await engine.pool.execute(INSERT, 2000, 1)
         await eventually_async(lambda: begins.waiting >= 4, what="some wait for their begin")
         await engine.pool.execute(SLOW)
-        await eventually_async(lambda: engine.worker.types()["t"].kind.rate_per_s, what="it has read the rate")
+        await eventually_async(lambda: engine.worker.types()["t"].task_type.rate_per_s, what="it has read the rate")
         begins.may_begin.set()
         await eventually_async(lambda: engine.worker.types()["t"].held <= 1, what="they are released")
         for _ in range(3):
@@ -253,7 +253,7 @@ async def test_jobs_of_a_claim_under_way_are_released_when_their_type_is_paused(
         worker, take = engine.worker, engine.worker.take
 
         def pause_first(claimed: ClaimedJobs) -> None:
-            kinds = [entry.kind for entry in worker.types().values()]
+            kinds = [entry.task_type for entry in worker.types().values()]
             worker._adopt([replace(kind, paused=kind.name == "t") for kind in kinds])
             take(claimed)
             kept.update({row.id: worker.runner.pull(row.id) is not None for row in claimed.rows})

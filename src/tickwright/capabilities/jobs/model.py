@@ -54,7 +54,14 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The attempt failed: certainly (``refused``), or its outcome is unknown (``unknown``). Both are retried."""
+    """The attempt failed, or its outcome is unknown. The job is retried, unless this was its last attempt.
+
+    Attributes:
+        code: Why; a stable code.
+        final: Do not retry: the job fails.
+        gone: The receiver wants no more jobs of this type: the type waits for an operator. The attempt does not count.
+        retry_after: The wait before the next attempt is at least this long; asked for by the receiver or the handler.
+    """
 
     code: str
     message: str

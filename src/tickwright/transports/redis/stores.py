@@ -194,9 +194,9 @@ class RedisMarks:
         return f"{self._prefix}:publish:{key_part(window.entity_code)}:{key_part(window.task_type)}:{window.window_s}"
 
 
-# Parts of reports: the hash ``FileDownloadRecordEntity-{id}`` of the document.
+# Parts of reports: the hash ``FileDownloadRecordEntity-{id}`` (the name that senders in other languages know).
 #
-# The record in PostgreSQL decides what is complete. If Redis loses a hash, the parts of one epoch are requested again.
+# The record in PostgreSQL decides what is complete. If Redis loses a hash, all parts are fetched again in a new epoch.
 # A foreign value under such a key stays unchanged and is logged, and the part is stored elsewhere. The same holds for
 # the hash of a record of the same number in another database, which has another nonce; only ``touch`` can renew it.
 

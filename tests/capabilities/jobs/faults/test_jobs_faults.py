@@ -95,7 +95,7 @@ async def test_a_paused_workers_results_do_not_count(database_url: str, tmp_path
 
 
 async def test_a_job_that_kills_its_worker_ends_after_its_attempts(database_url: str, tmp_path: Path) -> None:
-    """J4: attempts are counted when they start, so a job that kills its worker does not loop."""
+    """J4: attempts are counted when they are claimed, so a job that kills its worker does not loop."""
     connection = await connect(database_url)
     workers = [WorkerProcess(database_url, tmp_path / "0.log", lease_s=1)]
     await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
@@ -186,7 +186,7 @@ async def test_a_raised_rate_holds_no_last_attempt_back(database_url: str, gate:
 
     async def set_rate(engine: Engine, rate_per_s: float) -> None:
         await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = $1", rate_per_s)
-        await eventually_async(lambda: engine.worker.types()["paced"].kind.rate_per_s == rate_per_s)
+        await eventually_async(lambda: engine.worker.types()["paced"].task_type.rate_per_s == rate_per_s)
 
     kinds = {"paced": TaskType("paced", "python:paced", rate_per_s=20)}
     async with running_engine(database_url, {"paced": work}, kinds=kinds) as engine:

@@ -128,8 +128,8 @@ async def _claim_beside_the_loss_of_its_session(url: str) -> ClaimedJobs:
     session = WorkerSession(pool, name="test", roles=["worker"], version="0")
     await session.open()
     await pool.execute("INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'h')")
-    plan, lanes = ClaimPlan(("h",), (10,), 10), [ClaimRange("h", 0)]
-    request = ClaimRequest(session.token, plan, lanes, timedelta(seconds=1), number=session.claim_number)
+    plan, ranges = ClaimPlan(("h",), (10,), 10), [ClaimRange("h", 0)]
+    request = ClaimRequest(session.token, plan, ranges, timedelta(seconds=1), number=session.claim_number)
     await pool.execute("UPDATE tickwright.workers SET lease_until = 'epoch' WHERE id = $1", session.token)
     async with pool.acquire() as declaring, pool.acquire() as watching:
         async with declaring.transaction():
@@ -232,14 +232,14 @@ async def _nothing_live(engine: Engine) -> bool:
 
 
 async def test_two_workers_never_start_the_same_attempt(database_url: str) -> None:
-    """A6: one worker per job, however many workers claim."""
+    """J2: one worker per job, however many workers claim."""
     starts = await _two_workers_run_each_job(database_url, 3000)
     assert len(starts) == 3000
     assert set(starts.values()) == {1}
 
 
 async def test_the_suite_notices_a_claim_in_two_steps(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """J-a: SELECT, then UPDATE in another transaction, as the source document has it, runs jobs twice.
+    """SELECT, then UPDATE in another transaction, as the source document has it, runs jobs twice.
 
     Between the two steps of its first claim each worker waits for the other one's, so the race happens every time.
     """

@@ -119,7 +119,7 @@ def _expires(_engine: Engine, job: Job) -> None:
 
 
 def _is_paused(_engine: Engine, job: Job) -> None:
-    job.type_state.kind = replace(job.type_state.kind, gone=True)
+    job.type_state.task_type = replace(job.type_state.task_type, gone=True)
 
 
 def _is_withdrawn(engine: Engine, job: Job) -> None:

@@ -132,7 +132,7 @@ async def test_a_rate_limited_type_runs_on_when_the_databases_clock_is_set_back(
 async def set_rate(engine: Engine, rate_per_s: float | None) -> None:
     """Change the rate of the type ``t``, and wait until the worker has read it."""
     await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = $1 WHERE name = 't'", rate_per_s)
-    await eventually_async(lambda: engine.worker.types()["t"].kind.rate_per_s == rate_per_s, what="the rate is read")
+    await eventually_async(lambda: engine.worker.types()["t"].task_type.rate_per_s == rate_per_s, what="the rate is read")
 
 
 @pytest.mark.parametrize("rate_per_s", [10.0, None])

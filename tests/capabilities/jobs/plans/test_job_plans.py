@@ -28,12 +28,12 @@ def open_session(planner: Planner) -> None:
 
 
 def claim_of(
-    rows_max: int, *lanes: ClaimRange, bounded: bool = False, checked: Sequence[ClaimRange] = ()
+    rows_max: int, *ranges: ClaimRange, bounded: bool = False, checked: Sequence[ClaimRange] = ()
 ) -> tuple[Any, ...]:
     """Return the arguments of a claim of so many rows of each range's type."""
-    names = tuple(dict.fromkeys(lane.task_type for lane in lanes))
+    names = tuple(dict.fromkeys(each.task_type for each in ranges))
     plan = ClaimPlan(names, (rows_max,) * len(names), 1000)
-    request = ClaimRequest(TOKEN, plan, lanes, HORIZON, bounded=bounded, checked=checked)
+    request = ClaimRequest(TOKEN, plan, ranges, HORIZON, bounded=bounded, checked=checked)
     return claims_store._claim_arguments(request)
 
 

@@ -9,7 +9,7 @@ from kit.merges import ENDLESS, failed, grown, left, lives, merge_processes, mer
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.merge.merge import PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.program import Job
+from tickwright.capabilities.reports.merge.program import MergeJob
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
@@ -125,7 +125,7 @@ async def test_a_deadline_of_the_caller_ends_a_merge(merges: MergeProcesses, tmp
     out = tmp_path / "out.csv"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await merges.answer(Job(parts=[numbers], sql=ENDLESS, out=out, folder=tmp_path, bounds=BOUNDS))
+            await merges.answer(MergeJob(parts=[numbers], sql=ENDLESS, out=out, folder=tmp_path, bounds=BOUNDS))
     assert left(tmp_path) == []
 
 
@@ -141,7 +141,7 @@ async def test_merges_in_parallel_share_nothing(tmp_path: Path) -> None:
     async with merge_processes(3) as merges:
         await asyncio.gather(
             *(
-                merges.answer(Job(parts=[part], sql="SELECT * FROM numbers", out=out, folder=out.parent))
+                merges.answer(MergeJob(parts=[part], sql="SELECT * FROM numbers", out=out, folder=out.parent))
                 for part, out in zip(parts, outs, strict=True)
             )
         )

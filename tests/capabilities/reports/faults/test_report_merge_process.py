@@ -15,7 +15,7 @@ from kit.waiting import eventually, eventually_async
 from tickwright.capabilities.reports.merge import process_pool as merge_process
 from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcess, MergeProcesses
-from tickwright.capabilities.reports.merge.program import BEGUN, HEADROOM_BYTES, JOBS_MAX, Job
+from tickwright.capabilities.reports.merge.program import BEGUN, HEADROOM_BYTES, JOBS_MAX, MergeJob
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
@@ -35,7 +35,7 @@ PARENT = """
 import asyncio, sys
 from pathlib import Path
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.program import Job
+from tickwright.capabilities.reports.merge.program import MergeJob
 
 async def main():
     folder = Path(sys.argv[1])
@@ -44,7 +44,7 @@ async def main():
     while len(merges.pids) < 2:
         await asyncio.sleep(0.01)
     print(*merges.pids, flush=True)
-    await merges.answer(Job(parts=[], sql=sys.argv[2], out=folder / "out.csv", folder=folder))
+    await merges.answer(MergeJob(parts=[], sql=sys.argv[2], out=folder / "out.csv", folder=folder))
 
 asyncio.run(main())
 """
@@ -92,7 +92,7 @@ async def test_a_feed_of_one_huge_value_is_refused(merges: MergeProcesses, tmp_p
     """A feed is computed in the same process."""
     with pytest.raises(Rejected) as caught:
         await merges.answer(
-            Job(parts=[numbers], sql="SELECT repeat('x', 1000000000) AS a", folder=tmp_path, bounds=BOUNDS)
+            MergeJob(parts=[numbers], sql="SELECT repeat('x', 1000000000) AS a", folder=tmp_path, bounds=BOUNDS)
         )
     assert caught.value.code == "merge_too_large"
 
@@ -246,7 +246,7 @@ async def test_an_unreadable_answer_counts_as_a_death_of_the_process(
     """Such as one that was cut off in the middle of a character: the error is retriable."""
     process = await MergeProcess.start()
     try:
-        job = Job(parts=[numbers], sql="SELECT 1 AS a", folder=tmp_path, bounds=BOUNDS)
+        job = MergeJob(parts=[numbers], sql="SELECT 1 AS a", folder=tmp_path, bounds=BOUNDS)
         process._lines = asyncio.StreamReader()
         process._lines.feed_data(BEGUN + b'{"values": {"a": "\xff"}}\n')
         with pytest.raises(Unavailable) as lost:
@@ -353,7 +353,7 @@ async def test_errors_of_a_merge_process_reach_the_worker_complete(
     assert (unreadable.code, unreadable.details) == ("part_unreadable", {"listener": "numbers"})
     assert "row 1, column id" in unreadable.message
     with pytest.raises(Rejected) as caught:
-        await merges.answer(Job(parts=[], sql="SELECT 1 AS a WHERE false", folder=tmp_path))
+        await merges.answer(MergeJob(parts=[], sql="SELECT 1 AS a WHERE false", folder=tmp_path))
     assert caught.value.code == "feed_not_one_row"
     assert merges.pids == pids
 
@@ -362,7 +362,7 @@ async def test_a_feed_reaches_the_worker_unchanged(merges: MergeProcesses, tmp_p
     """Also one that fills its bound, and texts of every kind."""
     texts = "repeat('ü', 200000) AS b, '\"' || chr(10) || chr(1) AS c"
     sql = f"SELECT range(99996) AS a, {texts}, NULL AS d, 1.5::DOUBLE AS e"
-    values = (await merges.answer(Job(parts=[], sql=sql, folder=tmp_path))).values
+    values = (await merges.answer(MergeJob(parts=[], sql=sql, folder=tmp_path))).values
     assert values == {"a": [*range(99_996)], "b": "ü" * 200_000, "c": '"\n\x01', "d": None, "e": 1.5}
 
 

@@ -2,11 +2,11 @@
 -- Take due rows of the given claim ranges and count their attempts. One statement: the UPDATE owns what the SELECT locks. Nothing
 -- is taken for a session that is declared lost or refuses claims with the number $12; its row stays locked against both until this
 -- transaction ends. A last attempt gets its start in begin_last, not here: one that its worker never began does not count.
--- Rows without an id follow: the priorities in use in the gaps $9 to $11 between the known ones (an empty gap costs one index probe); the
--- claim ranges $14, $15 that hold no row, with 0 as attempts; last the clock, the next due instant and the instant of the snapshot.
+-- Rows without an id follow, in the columns of jobs: the priorities in use in the gaps $9 to $11 between the known ones (an empty gap costs
+-- one index probe); the claim ranges $14, $15 that hold no row, with attempts 0; last a summary: execute_s is the clock,
+-- due_s the next due instant, expires_s the instant of the snapshot, max_attempts the number of rows that were left over.
 -- A claim with a bound skips rows with any lock mark (xmax), because to try their locks costs as much as to claim them. Claims without a
--- bound find what it skips wrongly. Rows whose payloads may be long as text are taken until there are $13; the last row has the number of
--- those left over. Index: scheduled_tasks_due, one scan per claim range.
+-- bound find later what was skipped needlessly. Rows whose payloads may be long as text are taken until there are $13. Index: scheduled_tasks_due, one scan per claim range.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR KEY SHARE
 ), found AS MATERIALIZED (

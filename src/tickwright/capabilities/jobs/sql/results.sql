@@ -1,16 +1,16 @@
 -- name: complete
--- Move completed jobs to the day's history. Fenced: only rows that this session still holds. Index: scheduled_tasks_pkey.
+-- Move completed jobs to the day's history. Fenced by owner: only rows that this session still holds. Index: scheduled_tasks_pkey.
 WITH done AS (
   DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 RETURNING t.*
 )
 INSERT INTO tickwright.{history} ({columns}) SELECT {completed} FROM done t;
 
 -- name: complete_and_forget
--- Delete completed jobs of types that keep no history. Fenced. Index: scheduled_tasks_pkey.
+-- Delete completed jobs of types that keep no history. Fenced by owner. Index: scheduled_tasks_pkey.
 DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1;
 
 -- name: complete_with_result
--- Move completed jobs with results to the day's history. Fenced. Index: scheduled_tasks_pkey.
+-- Move completed jobs with results to the day's history. Fenced by owner. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::jsonb[]) AS u (id, result)
 ), done AS (
@@ -21,7 +21,7 @@ SELECT {completed_with_result} FROM done t JOIN outcome o ON o.id = t.id;
 
 -- name: retry
 -- Release failed attempts of jobs with attempts left, with a wait by the database's clock; a job with a requested cancel ends instead.
--- Fenced, also by the job's fence: a second write changes no later attempt. Index: scheduled_tasks_pkey.
+-- Fenced by owner and job fence: a second write changes no later attempt. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::text[], $6::text[]) AS u (id, fence, wait_s, outcome, error)
 ), back AS (
@@ -41,7 +41,7 @@ WITH outcome AS MATERIALIZED (
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: fail
--- The last attempt failed: the job becomes a dead letter. Fenced. Index: scheduled_tasks_pkey.
+-- The last attempt failed: the job becomes a dead letter. Fenced by owner. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::text[], $4::text[]) AS u (id, outcome, error)
 ), over AS (
@@ -51,7 +51,7 @@ INSERT INTO tickwright.scheduled_tasks_dead ({columns})
 SELECT {failed_with_error} FROM over t JOIN outcome o ON o.id = t.id;
 
 -- name: cancel_held
--- Cancel jobs whose handler stopped at their user's request. Fenced. Index: scheduled_tasks_pkey.
+-- Cancel jobs whose handler stopped at their user's request. Fenced by owner. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
 ), over AS (
@@ -61,7 +61,7 @@ INSERT INTO tickwright.{history} ({columns})
 SELECT {cancelled_with_error} FROM over t JOIN outcome o ON o.id = t.id;
 
 -- name: cancel_unstarted
--- Cancel jobs that expired, or that their user cancelled, between claim and start: no attempt is counted. Fenced. Index:
+-- Cancel jobs that expired, or that their user cancelled, between claim and start: no attempt is counted. Fenced by owner. Index:
 -- scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
@@ -72,7 +72,7 @@ INSERT INTO tickwright.{history} ({columns})
 SELECT {cancelled_unstarted} FROM over t JOIN outcome o ON o.id = t.id;
 
 -- name: release
--- Release jobs that were not started; no attempt is counted. A job with a requested cancel ends instead. Fenced, also by the job's fence: a
+-- Release jobs that were not started; no attempt is counted. A job with a requested cancel ends instead. Fenced by owner and job fence: a
 -- second write changes no later attempt. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT u.id, u.fence, 'cancelled before it started' AS error FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence)
@@ -93,7 +93,7 @@ WITH outcome AS MATERIALIZED (
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: release_with_error
--- The same for attempts that had started: a shutdown interrupted them, or their endpoint is gone. Fenced, also by the job's fence. Index:
+-- The same for attempts that had started: a shutdown interrupted them, or their endpoint is gone. Fenced by owner and job fence. Index:
 -- scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT u.id, u.fence, 'released' AS outcome, u.error FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS u (id, fence, error)
@@ -114,8 +114,8 @@ WITH outcome AS MATERIALIZED (
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: snooze
--- Release jobs whose handler asked to be called again later; no attempt is counted. A job with a requested cancel ends instead. Fenced,
--- also by the job's fence: a second write changes no later attempt. Index: scheduled_tasks_pkey.
+-- Release jobs whose handler asked to be called again later; no attempt is counted. A job with a requested cancel ends instead. Fenced
+-- by owner and job fence: a second write changes no later attempt. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[]) AS u (id, fence, wait_s)
 ), back AS (
@@ -135,7 +135,7 @@ WITH outcome AS MATERIALIZED (
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: report_progress
--- Write the progress of a running handler. Fenced, also by the job's fence: a late write changes no later attempt. Index:
+-- Write the progress of a running handler. Fenced by owner and job fence: a late write changes no later attempt. Index:
 -- scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t SET progress = $3::jsonb, updated_at = clock_timestamp()
  WHERE t.id = $2 AND t.owner = $1 AND t.fence = $4;

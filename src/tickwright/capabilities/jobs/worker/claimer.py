@@ -289,7 +289,7 @@ class Claimer:
         arrive, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
         room, shares, threads = self._byte_room(lengths), self._slot_shares(arrive), self._thread_shares(arrive)
         for name, state in self._receiver.types().items():
-            if state.kind.waits or state.kind.rate_per_s is not None:
+            if state.task_type.waits or state.task_type.rate_per_s is not None:
                 continue
             rows = min(budget, shares[name]) if room(name) else 0
             free = state.free(state.held + arrive[name])
@@ -416,7 +416,7 @@ class Claimer:
     async def _claim_paced(self, budget: int) -> None:
         now = monotonic()
         for name, state in self._receiver.types().items():
-            if state.kind.rate_per_s is None or state.kind.waits or now < state.paced_until_s:
+            if state.task_type.rate_per_s is None or state.task_type.waits or now < state.paced_until_s:
                 continue
             if not self._byte_room()(name):
                 continue

@@ -121,7 +121,7 @@ class ClaimStore:
     async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> ClaimedJobs:
         """Claim, alone or inside the caller's transaction."""
         records = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
-        summary = records.pop()  # by the contract of the query, in the columns of jobs
+        summary = records.pop()  # the statement's comment says which column of a job holds what
         record_database_time(now_s := summary["execute_s"])
         found: list[ClaimRange] = []
         empty: list[ClaimRange] = []

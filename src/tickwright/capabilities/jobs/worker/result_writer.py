@@ -60,8 +60,10 @@ LOCKED_MAX = 100_000
 RELEASING = frozenset({"retry", "snooze"})
 """Results after which the job is pending again, and may be due before the next claim."""
 
-FENCED = RELEASING | {"release", "release_with_error"}
-"""Results whose first column is the job's fence: a second write must not change a later attempt."""
+FENCED_BY_JOB = RELEASING | {"release", "release_with_error"}
+"""Results that leave the job in the table. Besides the session's token they carry the job's fence (the first column),
+so that a second write, after a lost answer, does not change a later attempt of the same session. The other results
+delete the row: a second write finds none."""
 
 INTERRUPTED = "interrupted: its worker stopped before it ended"
 ERROR_REFUSED = "result_refused: the database refuses the error's text"
@@ -146,7 +148,7 @@ class OutcomeRecorder:
     def completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
         self._count(job, "completed")
-        self._writer.add_completed(job.id, keep=job.type_state.kind.keep_history)
+        self._writer.add_completed(job.id, keep=job.type_state.task_type.keep_history)
 
     def ended(self, job: Job, outcome: AttemptOutcome) -> None:
         """Record an attempt that ended by itself."""
@@ -174,7 +176,7 @@ class OutcomeRecorder:
             self._writer.add("fail", job.id, outcome, text)
         else:
             self._count(job, "retried")
-            wait = job.type_state.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
+            wait = job.type_state.task_type.retry.delay(job.attempt, random_unit(), error.retry_after)
             self._writer.add("retry", job.id, job.fence, wait.total_seconds(), outcome, text)
 
     def stopped(self, job: Job, reason: str) -> None:
@@ -188,8 +190,8 @@ class OutcomeRecorder:
     def unstarted(self, job: Job, reason: str) -> None:
         """Record an attempt that ends before its start; it does not count.
 
-        ``reason`` is one of ``stopped``; or ``locked``, ``timeout``, ``no_slot`` or ``waits`` (its type waits), which
-        release it like ``shutdown``.
+        ``cancel`` ends the job and ``lost`` writes nothing. Every other reason (``shutdown``, ``locked``, ``timeout``,
+        ``no_slot``, ``waits``: its type waits) releases it.
         """
         if reason == "cancel":
             self._count(job, reason)
@@ -320,7 +322,7 @@ class ResultWriter:
         batches = [*self._waiting.items(), *self._locked.items(), *self._writing.values()]
         known = [(job_id, 0) for job_id in (*self.kept, *self.forgotten)]
         for kind, batch in batches:
-            fences = batch.columns[0] if kind in FENCED else [0] * len(batch.ids)
+            fences = batch.columns[0] if kind in FENCED_BY_JOB else [0] * len(batch.ids)
             known.extend(zip(batch.ids, fences, strict=True))
         return known
 

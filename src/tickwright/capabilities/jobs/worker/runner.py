@@ -116,7 +116,7 @@ class Runner:
         now_s = self._clock.now(monotonic())
         for job in jobs:
             fire_s = job.fire_s
-            if fire_s <= now_s and job.type_state.kind.rate_per_s is None:
+            if fire_s <= now_s and job.type_state.task_type.rate_per_s is None:
                 self._ready.append(job)
             else:
                 heapq.heappush(self._upcoming, (fire_s, 0.0, job.id, job))
@@ -263,7 +263,7 @@ class Runner:
             row = job.row  # the properties of a job cost more than these fields
             state, now_s = job.type_state, self._clock.now(now)
             threaded = None if state.is_async else state
-            asks = threaded or state.kind.waits or row.expires_s is not None or len(running) >= self.type_slots_max
+            asks = threaded or state.task_type.waits or row.expires_s is not None or len(running) >= self.type_slots_max
             if asks and not self._starts(job, threaded, now_s):
                 await asyncio.sleep(0)
                 now = worked_since = monotonic()
@@ -330,7 +330,7 @@ class Runner:
             task.uncancel()
 
     def _starts(self, job: Job, threaded: TypeState | None, now_s: float) -> bool:
-        if job.type_state.kind.waits:
+        if job.type_state.task_type.waits:
             self._outcomes.unstarted(job, "waits")
             return False
         return not self._expired(job, now_s) and self._takes_slot(job, threaded)
@@ -442,12 +442,12 @@ class Runner:
             ``False`` where the wait would be long, and once the type waits for an operator.
         """
         start_s = 0.0
-        while not state.kind.waits and (start_s := state.start_at(now := monotonic(), start_s)) > now + TIMER_S:
+        while not state.task_type.waits and (start_s := state.start_at(now := monotonic(), start_s)) > now + TIMER_S:
             if start_s - now > SLOT_WAIT_S:
                 state.free_from_s = min(state.free_from_s, start_s)  # another attempt may have this start
                 return False
             await asyncio.sleep(start_s - now)
-        return not state.kind.waits
+        return not state.task_type.waits
 
     def _end_stopped(self, job: Job, reason: str) -> None:
         if reason == "timeout":

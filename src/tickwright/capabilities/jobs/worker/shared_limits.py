@@ -71,8 +71,8 @@ class SharedLimits:
         Returns:
             The function to call after the commit. If the transaction rolls back, a grant belongs to another worker.
         """
-        limited = [state for state in types.values() if state.kind.concurrency is not None]
-        names = [state.kind.name for state in limited]
+        limited = [state for state in types.values() if state.task_type.concurrency is not None]
+        names = [state.task_type.name for state in limited]
         former = sorted(self._settled.difference(names))
         if not names and not former:
             self.withheld, self.again_s = False, math.inf
@@ -82,13 +82,13 @@ class SharedLimits:
         self._settling = settling = self._settling + 1
         self._settled.update(names, former)
         for state in limited:
-            state.granted = state.held + coming.get(state.kind.name, 0)
+            state.granted = state.held + coming.get(state.task_type.name, 0)
         in_use = [state.granted for state in limited] + [left[name].held if name in left else 0 for name in former]
         may = [shares] * len(names) + [False] * len(former)
         rows = await connection.fetch(_SQL["share_out"], token, [*names, *former], in_use, may)
         granted = {row["name"]: row["granted"] for row in rows}
         for state in limited:
-            state.granted = min(state.granted or 0, granted.get(state.kind.name, 0))
+            state.granted = min(state.granted or 0, granted.get(state.task_type.name, 0))
         if not rows or settling != self._settling:  # the session is lost, in the database or in this process
             return _nothing
         has_changed = shares == self.withheld
@@ -101,7 +101,7 @@ class SharedLimits:
             if settling == self._settling:  # a later settling has counted what is in use since
                 self._settled.difference_update(name for name in former if name not in left)
                 for state in limited:
-                    state.granted = granted.get(state.kind.name, 0)
+                    state.granted = granted.get(state.task_type.name, 0)
 
         return committed
 
@@ -126,7 +126,7 @@ class SharedLimits:
 
     async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim jobs of a rate-limited type with a start for each (``fire_s``); ``None`` when no start is free yet."""
-        name, rate = state.kind.name, state.kind.rate_per_s or 1.0
+        name, rate = state.task_type.name, state.task_type.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
             row = await self._lock(connection, name)
             start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(PACED_AHEAD_S, 1 / rate)
@@ -169,7 +169,7 @@ class SharedLimits:
         state.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_ranges)
         wait_s = 0.0
         if state.paced_more:
-            wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (state.kind.rate_per_s or 1.0) / 2)
+            wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (state.task_type.rate_per_s or 1.0) / 2)
         state.paced_until_s = monotonic() + wait_s
 
 

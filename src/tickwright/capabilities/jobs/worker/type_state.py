@@ -46,21 +46,21 @@ class TypeState:
     """
 
     __slots__ = (
-        "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "kind", "late_counts",
-        "late_sum_s", "paced_more", "paced_until_s", "running", "stuck", "threads", "timeout_s",
+        "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "late_counts",
+        "late_sum_s", "paced_more", "paced_until_s", "running", "stuck", "task_type", "threads", "timeout_s",
     )  # fmt: skip
 
-    def __init__(self, kind: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0) -> None:
-        self.kind = kind
+    def __init__(self, task_type: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0) -> None:
+        self.task_type = task_type
         self.call = call
         self.is_async = is_async
-        self.timeout_s = kind.timeout.total_seconds()
+        self.timeout_s = task_type.timeout.total_seconds()
         self.held = 0
         self.running = 0
         self.stuck = 0
         self.threads = 0
         self.ended = EndedAttempts()
-        self.granted: int | None = 0 if kind.concurrency is not None else None
+        self.granted: int | None = 0 if task_type.concurrency is not None else None
         self.paced_until_s = 0.0
         self.paced_more = False
         self.free_from_s = 0.0
@@ -75,11 +75,11 @@ class TypeState:
         A change of the rate or of ``waits`` also resets the starts that are taken: at the former rate they may reach
         hours ahead, and those of released attempts are free.
         """
-        rate = other.kind.rate_per_s
-        if rate != self.kind.rate_per_s or other.kind.waits != self.kind.waits:
+        rate = other.task_type.rate_per_s
+        if rate != self.task_type.rate_per_s or other.task_type.waits != self.task_type.waits:
             self.paced_until_s = 0.0
             self.free_from_s = min(self.free_from_s, monotonic() + 1 / rate) if rate else 0.0
-        self.kind, self.call, self.is_async = other.kind, other.call, other.is_async
+        self.task_type, self.call, self.is_async = other.task_type, other.call, other.is_async
         self.timeout_s, self.grace_s = other.timeout_s, other.grace_s
         if other.granted is None or self.granted is None:
             self.granted = other.granted
@@ -106,7 +106,7 @@ class TypeState:
             reserved_s: The result of an earlier call for this attempt, or 0. It is lost when it is over for longer than
                 the slack, or when the rate has changed since.
         """
-        rate = self.kind.rate_per_s
+        rate = self.task_type.rate_per_s
         if rate is None:
             return now_s
         if now_s - SLACK_S <= reserved_s < self.free_from_s:

@@ -183,21 +183,21 @@ class JobWorker:
         for read in kinds:
             kind = replace(read, gone=True) if read.name in self._suspending else read
             old = self._types.get(kind.name) or self._back(kind.name)
-            if old is not None and old.kind == kind:
+            if old is not None and old.task_type == kind:
                 types[kind.name] = old
             elif (state := self._type_state_of(kind)) is not None:
                 if old is not None:
-                    is_slower = _is_slower(kind.rate_per_s, old.kind.rate_per_s)
+                    is_slower = _is_slower(kind.rate_per_s, old.task_type.rate_per_s)
                     old.become(state)
                     self.runner.recompute_starts(old)
                     if kind.waits or is_slower:
                         self._release_unstarted(old)
                 types[kind.name] = old or state
-        runnable = sum(not state.kind.waits for state in types.values())
+        runnable = sum(not state.task_type.waits for state in types.values())
         self.runner.type_slots_max = type_slots_max(self.runner.slots, types=runnable)
         for name in self._types.keys() - types.keys():  # attempts of a type that cannot run here now still count
             state = self._types[name]
-            state.kind = replace(state.kind, gone=True)
+            state.task_type = replace(state.task_type, gone=True)
             self._release_unstarted(state)
             self._former[name] = state
         self._types = types
@@ -216,7 +216,7 @@ class JobWorker:
         Their jobs are claimed again when they are due; until then they would take the slots of other types. As many as
         the worker may take ahead at the new rate stay, with their starts.
         """
-        kind = state.kind
+        kind = state.task_type
         keep = 0 if kind.waits or kind.rate_per_s is None else ahead_max(kind.rate_per_s)
         for job in self.runner.withdraw_type(state, keep=keep):
             self.outcomes.unstarted(job, "waits")
@@ -236,7 +236,7 @@ class JobWorker:
         jobs = []
         for row in rows:
             state = self._types.get(row.task_type)
-            if state is None or state.kind.waits:  # its type was deleted or paused during the claim
+            if state is None or state.task_type.waits:  # its type was deleted or paused during the claim
                 self.result_writer.add("release", row.id, row.fence)
                 continue
             state.held += 1
@@ -250,7 +250,7 @@ class JobWorker:
                 jobs.append(job)
         self.runner.put(jobs)
         for state in filter(None, map(self._types.get, claimed.counts)):
-            if _is_slower(state.kind.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim
+            if _is_slower(state.task_type.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim
                 self._release_unstarted(state)
 
     async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[Begin]:
@@ -270,7 +270,7 @@ class JobWorker:
 
     def _suspend(self, job: Job, why: str) -> None:
         """Make a type wait whose endpoint is gone: here at once, elsewhere after the write; then release its jobs."""
-        job.type_state.kind = replace(job.type_state.kind, gone=True)
+        job.type_state.task_type = replace(job.type_state.task_type, gone=True)
         self._suspending.add(job.type)
         unstarted = self.runner.withdraw_type(job.type_state)
         self._marking.update([job, *unstarted])

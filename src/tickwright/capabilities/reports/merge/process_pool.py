@@ -19,7 +19,7 @@ from tickwright.capabilities.reports.merge.program import (
     BEGUN,
     READY,
     Answer,
-    Job,
+    MergeJob,
     decode_answer,
     encode_line,
 )
@@ -107,7 +107,7 @@ class MergeProcess:
         """The end of its standard error, without private data."""
         return shown_errors(self._errors)
 
-    async def ask(self, job: Job) -> Answer:
+    async def ask(self, job: MergeJob) -> Answer:
         """Send a job and return its answer.
 
         Raises:
@@ -243,7 +243,7 @@ class MergeProcesses(LoopService):
 
     # ------------------------------------------------------------------ merging
 
-    async def answer(self, job: Job) -> Answer:
+    async def answer(self, job: MergeJob) -> Answer:
         """Run a job in a process: :func:`.merge.merge`, or :func:`.merge.feed` of a job without ``out``.
 
         Cancellation stops it at once and removes its files.
@@ -279,7 +279,7 @@ class MergeProcesses(LoopService):
             self._waiting -= 1
         raise Unavailable("merge_lost", "there is no merge process; the log says why")
 
-    async def _watched(self, process: MergeProcess, job: Job) -> Answer:
+    async def _watched(self, process: MergeProcess, job: MergeJob) -> Answer:
         """Send the job and measure its files meanwhile; any error before the answer ends the process."""
         asking = asyncio.create_task(process.ask(job))
         try:
@@ -297,7 +297,7 @@ class MergeProcesses(LoopService):
             self.wakeup.set()
         return answer
 
-    async def _broken_off(self, process: MergeProcess, asking: "asyncio.Task[Answer]", job: Job) -> None:
+    async def _broken_off(self, process: MergeProcess, asking: "asyncio.Task[Answer]", job: MergeJob) -> None:
         await self._end([process])
         await asyncio.wait([asking])
         asking.exception()
@@ -317,7 +317,7 @@ async def _finished(work: Awaitable[None]) -> None:
         raise asyncio.CancelledError
 
 
-def _check_disk(job: Job) -> None:
+def _check_disk(job: MergeJob) -> None:
     files = [] if job.out is None else [job.out]
     with suppress(OSError):  # nothing is spilled yet, or no longer
         files += (job.folder / SPILL).iterdir()
@@ -332,7 +332,7 @@ def _bytes(path: Path) -> int:
         return 0
 
 
-def _remove(job: Job) -> None:
+def _remove(job: MergeJob) -> None:
     """Remove files of a killed process; a process that answers has removed them itself."""
     shutil.rmtree(job.folder / SPILL, ignore_errors=True)
     if job.out is not None:

@@ -1,7 +1,7 @@
 """The program of a merge process: it reads jobs from standard input and runs them one after the other.
 
-Job and answer are one line of JSON each. ``begun`` precedes all work, so a job whose process had died before can go to
-another process::
+A job and its answer are one line of JSON each. ``begun`` precedes all work, so a job whose process had died before can
+go to another process::
 
     ──▶ job              ◀── ready, once        ◀── begun, then an answer, per job
 
@@ -31,7 +31,7 @@ ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """A feed has at most 1 MiB as DuckDB writes it."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class MergeJob(msgspec.Struct, frozen=True, kw_only=True):
     """One file or one feed; the fields are the arguments of :func:`merge`. A job without ``out`` is a feed."""
 
     parts: Sequence[PartFile]
@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 encode_line = msgspec.json.Encoder(enc_hook=str).encode_lines
 decode_answer = msgspec.json.Decoder(Answer).decode
-_decode_job = msgspec.json.Decoder(Job, dec_hook=lambda kind, text: kind(text)).decode
+_decode_job = msgspec.json.Decoder(MergeJob, dec_hook=lambda kind, text: kind(text)).decode
 
 
 HEADROOM_BYTES = 256 * 1024 * 1024
@@ -87,7 +87,7 @@ def main(parent: int) -> None:
     os._exit(0)
 
 
-def _answer(job: Job) -> Answer:
+def _answer(job: MergeJob) -> Answer:
     memory_bytes, threads = job.bounds.memory_bytes, job.bounds.threads
     headroom = HEADROOM_BYTES + memory_bytes // HEADROOM_SHARE + threads * STACK_BYTES
     bound(data_bytes=memory_bytes + headroom, cpu_s=job.bounds.cpu_s)

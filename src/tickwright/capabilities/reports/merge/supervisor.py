@@ -31,7 +31,7 @@ import structlog
 
 from tickwright.capabilities.reports.merge.merge import MergeBounds, MergedFile, PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.program import Job
+from tickwright.capabilities.reports.merge.program import MergeJob
 from tickwright.capabilities.reports.merge.steps import (
     RESTARTS_MAX,
     Announce,
@@ -270,7 +270,7 @@ class StepRun:
             folder = await self._folder()
             try:
                 files = await self._fetch(parts, folder)
-                job = Job(parts=files, sql=sql, folder=folder, bounds=self._bounds())
+                job = MergeJob(parts=files, sql=sql, folder=folder, bounds=self._bounds())
                 values = (await self._resources.merges.answer(job)).values or {}
                 check_feed(record, values)
             finally:
@@ -290,7 +290,7 @@ class StepRun:
         try:
             files = await self._fetch(parts, folder)
             out = folder / f"out.{record.plan.format}"
-            job = Job(
+            job = MergeJob(
                 parts=files, sql=record.plan.merge, folder=folder, bounds=self._bounds(), out=out,
                 form=record.plan.format, bom=record.plan.bom,
             )  # fmt: skip
