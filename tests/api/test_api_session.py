@@ -452,11 +452,11 @@ async def test_a_lookup_under_way_does_not_outlive_a_revocation(remembering: Run
         return rows
 
     auth._pool = SimpleNamespace(fetch=held)
-    lookup = asyncio.create_task(auth.holder(key))
+    lookup = asyncio.create_task(auth.caller_of_key(key))
     await read.wait()
     await api.pool.execute("UPDATE tickwright.api_keys SET revoked_at = now() WHERE name = 'operator'")
     auth.forget()
     go_on.set()
     assert (await lookup).name == "operator"
     with pytest.raises(Rejected, match="revoked"):
-        await auth.holder(key)
+        await auth.caller_of_key(key)

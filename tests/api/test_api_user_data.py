@@ -15,7 +15,7 @@ from kit.api import Client, RunningApi, running_api
 from kit.polling import Ground
 from kit.streams import open_stream
 from tickwright.capabilities.operations.alerts import alerting
-from tickwright.observe.alerts import Finding
+from tickwright.observe.alerts import AlertFinding
 from tickwright.ports.caller import Role
 from tickwright.ports.task_queue import DeadMessage, Peeked
 from tickwright.ports.views import HIDDEN, Page, UserData, set_sight, shown
@@ -392,7 +392,7 @@ async def test_an_alert_has_only_the_host_of_addresses_in_its_facts(database_url
         rule = next(rule for rule in RULES if rule.name == "outbox_oldest")
         async with api.pool.acquire() as connection, connection.transaction():
             await alerting._apply_findings(
-                connection, rule, [Finding("x", {"age_s": 900, "reason": f"no {HOOK}"})], set()
+                connection, rule, [AlertFinding("x", {"age_s": 900, "reason": f"no {HOOK}"})], set()
             )
         sent = await api.pool.fetchval("SELECT payload::text FROM tickwright.outbox WHERE destination LIKE 'alert:%'")
         alert = (await api.operator.get("/v1/alerts")).json["items"][0]

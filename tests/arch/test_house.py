@@ -74,9 +74,9 @@ FOREIGN_SQL = {
 """Files that name a table of another package today. The list only shrinks."""
 
 SHARED_NAMES = {
-    "Ack", "Answer", "Beat", "Begun", "Bound", "Couriers", "DeadLetter", "Delivery", "Entities", "Fail", "Failed",
-    "Field", "Finding", "FutureVersionError", "Gate", "Gateway", "Holding", "Job", "Kind", "Link", "Listener", "Node",
-    "Page", "Place", "Problem", "Progress", "Publisher", "Race", "Receiver", "Record", "Refused", "RequestedReport",
+    "Ack", "Answer", "Beat", "Bound", "Couriers", "DeadLetter", "Delivery", "Entities", "Fail", "Failed",
+    "Field", "Gate", "Gateway", "Holding", "Job", "Kind", "Link", "Listener", "Node",
+    "Page", "Place", "Problem", "Progress", "Race", "Receiver", "Record", "Refused", "RequestedReport",
     "ResultWriter", "Rows", "Run", "Seen", "Series", "Shares", "Site", "Subscriber", "TaskQueue", "Upkeep",
     "UpkeepTerms", "Window", "World",
 }  # fmt: skip

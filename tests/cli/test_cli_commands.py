@@ -118,6 +118,8 @@ def test_a_requeue_can_be_counted_first_and_goes_on_after_the_last_one(mail: dic
     for words in (["--dry-run"], ["--cursor", cursor]):
         said_no = tickwright("dead-letters", "requeue", "--kind", "fanout", "--all", *words, env=mail)
         assert (said_no.code, "list says how many" in said_no.err) == (2, True)
+    said_no = tickwright("dead-letters", "requeue", "--all", env=mail)
+    assert (said_no.code, "--all is only for fanout, reports; give the ids" in said_no.err) == (2, True)
 
 
 def test_a_dead_letter_whose_key_was_used_again_is_named(mail: dict[str, str], database_url: str) -> None:
@@ -209,9 +211,9 @@ def test_bulk_actions_in_commands(mail: dict[str, str]) -> None:
         (["jobs", "list", "--statsu", "x"], "--status"),
         (["jobs", "list", "--limit", "1000"], "200"),
         (["jobs", "schedule", "mail", "{"], "JSON"),
-        (["jobs", "cancel"], "ID or --type"),
+        (["jobs", "cancel"], "either an ID, or options"),
         (["jobs", "cancel", "--type", "mail"], "--yes"),
-        (["jobs", "run-now", "5", "--type", "mail"], "ID or --type"),
+        (["jobs", "run-now", "5", "--type", "mail"], "either an ID, or options"),
         (["jobs", "reschedule", "--type", "mail"], "--shift"),
         (
             ["run", "nope"],
@@ -399,6 +401,19 @@ async def test_the_doctor_reports_a_distant_database(database_url: str, each_way
     assert (latency["verdict"], bool(latency["remedy"])) == (verdict, verdict != "ok")
 
 
+def test_the_doctor_warns_where_notifications_are_off(env: dict[str, str]) -> None:
+    """Jobs are then found by polling; the remedy is the variable."""
+    said = ok("doctor", "--json", env={**env, "TICKWRIGHT_NOTIFICATIONS": "off"}).json
+    notifications = next(finding for finding in said["findings"] if finding["check"] == "notifications")
+    assert (notifications["verdict"], notifications["remedy"]) == ("warn", "set TICKWRIGHT_NOTIFICATIONS=true")
+
+
+def test_a_direct_url_that_is_none_is_the_one_that_is_named(env: dict[str, str]) -> None:
+    """The other one is right."""
+    said = tickwright("doctor", env={**env, "TICKWRIGHT_DIRECT_DATABASE_URL": "db"}).out
+    assert "TICKWRIGHT_DIRECT_DATABASE_URL: not a postgresql:// URL" in said
+
+
 def test_the_doctor_sees_a_pooler(pgbouncer: Any, database_url: str) -> None:
     """Behind PgBouncer notifications are gone, and the remedy is a variable."""
     name = database_url.rpartition("/")[2].partition("?")[0]
@@ -421,7 +436,7 @@ async def api(database_url: str) -> AsyncIterator[dict[str, str]]:
         await node.supervisor.started()
         assert node.api is not None
         yield environment(API_URL=node.api.url, API_KEY=made.key)
-        node.supervisor.request()
+        node.supervisor.request_stop()
         await running
 
 

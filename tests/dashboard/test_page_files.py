@@ -13,7 +13,7 @@ import pytest
 from kit.api import Client, RunningApi, running_api
 from tickwright.dashboard import Page
 from tickwright.dashboard.page import STATIC
-from tickwright.process.serving import Front, is_api
+from tickwright.process.serving import ApiAndDashboard, is_api
 from tickwright.rest.admission import ListenerLimits
 
 # A minimal reverse proxy in front of the API: it removes a path prefix, or does not.
@@ -340,7 +340,7 @@ async def test_other_scopes_than_http_go_to_the_api() -> None:
     async def api(scope: dict[str, object], _receive: object, _send: object) -> None:
         calls.append(scope["type"])
 
-    front = Front(api, Page("", STATIC), "/x")  # type: ignore[arg-type]
+    front = ApiAndDashboard(api, Page("", STATIC), "/x")  # type: ignore[arg-type]
     for kind in ("lifespan", "websocket"):
         await front({"type": kind}, None, None)  # type: ignore[arg-type]
     assert calls == ["lifespan", "websocket"]

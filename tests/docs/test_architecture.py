@@ -54,3 +54,32 @@ def test_an_item_passes_few_files(section: str, files_max: int) -> None:
     assert table is not None
     passed = set(re.findall(r"`([a-z_]+/[\w/]+\.py)`", table[0]))
     assert 5 < len(passed) <= files_max
+
+
+READMES = sorted(path for path in ROOT.rglob("README.md") if "node_modules" not in path.parts)
+FILES_OF_READMES = sorted(
+    (str(readme.relative_to(ROOT)), name)
+    for readme in READMES
+    for name in set(re.findall(r"`([a-z_]+(?:/[a-z_.-]+)+/?|\w+\.(?:py|sql))`", readme.read_text(encoding="utf-8")))
+)
+CONSTANTS_OF_READMES = sorted(
+    (str(readme.relative_to(ROOT)), module, name)
+    for readme in READMES
+    for module, name in set(re.findall(r"`((?:\w+\.)*\w+)\.([A-Z][A-Z_0-9]+)`", readme.read_text(encoding="utf-8")))
+)
+
+
+@pytest.mark.parametrize(("readme", "name"), FILES_OF_READMES)
+def test_a_file_that_a_readme_names_exists(readme: str, name: str) -> None:
+    """In its folder, the package or the repository; a module may be named without ``.py``."""
+    folder = (ROOT / readme).parent
+    bases = (folder, folder / "src", ROOT, ROOT.parents[1])
+    paths = [base / file for base in bases for file in (name, f"{name}.py", f"{name}.ts")]
+    assert any(path.exists() for path in paths) or any(folder.rglob(name))
+
+
+@pytest.mark.parametrize(("readme", "module", "name"), CONSTANTS_OF_READMES)
+def test_a_constant_that_a_readme_names_exists(readme: str, module: str, name: str) -> None:
+    """A limit of a README has the name of its constant and of the module that has it."""
+    files = ROOT.rglob(module.replace(".", "/").rpartition("/")[2] + ".py")
+    assert any(re.search(rf"^\s*{name}\b", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files)

@@ -4,7 +4,6 @@ import ast
 import asyncio
 import importlib.util
 import json
-import os
 import re
 import shlex
 import sqlite3
@@ -21,8 +20,7 @@ import psycopg
 import pytest
 
 from kit.alerts import RULES
-from kit.cli import environment as command_environment
-from kit.cli import tickwright
+from kit.cli import environment, tickwright
 from kit.waiting import eventually_async
 from tickwright import Tickwright
 from tickwright.capabilities.fanout.messages import write_task
@@ -56,12 +54,6 @@ def blocks(page: Path, *languages: str) -> Iterator[tuple[str, str]]:
             yield language, text
 
 
-def environment(url: str) -> dict[str, str]:
-    """Return this environment with our own variables replaced."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TICKWRIGHT_")}
-    return {**clean, "TICKWRIGHT_DATABASE_URL": url, "TICKWRIGHT_METRICS_BIND": "127.0.0.1:0", "PYTHONUNBUFFERED": "1"}
-
-
 async def run_python(text: str, names: dict[str, Any]) -> None:
     """Run one block as a notebook does, ``await`` included."""
     code = compile(text, "<page>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -78,7 +70,7 @@ def run_sql(url: str, text: str) -> None:
 
 async def test_the_tour_runs_from_top_to_bottom(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python and SQL block of the page, in order, in one program."""
-    for name, value in environment(database_url).items():
+    for name, value in environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0").items():
         monkeypatch.setenv(name, value)
     names: dict[str, Any] = {"__name__": "tour"}
     ran = []
@@ -102,7 +94,11 @@ async def test_the_readmes_first_screen_works(database_url: str, tmp_path: Path)
     script = tmp_path / "first.py"
     script.write_text(program)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(script), env=environment(database_url), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        sys.executable,
+        str(script),
+        env=environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     try:
         assert process.stdout is not None
@@ -253,7 +249,7 @@ def test_the_commands_of_the_tours_sections_work(database_url: str, tmp_path: Pa
     crm.close()
     config = tmp_path / "tickwright.toml"
     config.write_text(f'[sources.crm]\nurl = "sqlite://{tmp_path}/crm.sqlite"\n')
-    env = command_environment(DATABASE_URL=database_url, CONFIG=str(config))
+    env = environment(DATABASE_URL=database_url, CONFIG=str(config))
     lines = [shlex.split(line, comments=True) for line in block.splitlines()]
     assert len(lines) >= 8
     for program, *words in lines:

@@ -152,7 +152,7 @@ async def test_all_of_them_live_under_one_supervisor(world: RelayWorld) -> None:
     async with asyncio.timeout(10):
         await supervisor.started()
     assert all(state.ready for state in supervisor.states())
-    supervisor.request()
+    supervisor.request_stop()
     async with asyncio.timeout(10):
         await task
     assert not await world.pool.fetchval("SELECT count(*) FROM tickwright.job_config WHERE running")

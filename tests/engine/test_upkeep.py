@@ -6,7 +6,7 @@ import pytest
 from kit.leases import LONG
 from kit.nodes import started
 from tickwright.capabilities.jobs.retention import JobRetention
-from tickwright.capabilities.operations.machinery import operations_retention
+from tickwright.capabilities.operations.actions import operations_retention
 from tickwright.engine import retention as module
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.retention import RetentionRounds, engine_retention

@@ -29,7 +29,7 @@ from tickwright.ports.caller import Caller, Role
 from tickwright.ports.task_queue import DeadMessages
 from tickwright.process.installation import overview_parts, provide
 from tickwright.process.plugins import PLUGINS
-from tickwright.process.serving import Front
+from tickwright.process.serving import ApiAndDashboard
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
 from tickwright.sources.named import Sources
@@ -187,14 +187,14 @@ async def running_api(
         return
     pool = await open_pool(url, max_size=6)
     settings = Settings(path_prefix=path_prefix)
-    installation = Context(settings, pool, None, Registrations(), dict)
-    ports = installation.ports
+    plugin_context = Context(settings, pool, None, Registrations(), dict)
+    ports = plugin_context.ports
     ports.put(TargetCheck, allow_target)
     ports.put(FanoutService, FanoutService(pool, dead_tasks or PostgresDeadLetters(pool, "tickwright.fanout")))
     ports.put(ReportsService, ReportsService(pool, keeping))
     ports.put(Audiences, audiences or Audiences(Sources({}, lambda _: None), None))
     overview = ports.put(Snapshots, Snapshots(pool, overview_parts(), version="0.0.0", **(looks or {})))
-    provide(installation)
+    provide(plugin_context)
     service, operations, polling = ports.get(JobService), ports.get(Operations), ports.get(PollingService)
 
     async def readiness() -> Readiness:
@@ -202,7 +202,7 @@ async def running_api(
 
     context = ApiContext(
         plugins=PLUGINS,
-        installation=installation,
+        plugin_context=plugin_context,
         readiness=readiness,
         metrics=lambda: b"# nothing yet\n",
         version="0.0.0",
@@ -213,7 +213,7 @@ async def running_api(
     app = create_app(context)
     listening = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    server = Listener(app if page is None else Front(app, page, path_prefix), limits=listener)
+    server = Listener(app if page is None else ApiAndDashboard(app, page, path_prefix), limits=listener)
     looking = asyncio.create_task(overview.run())
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:

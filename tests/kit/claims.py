@@ -1,4 +1,4 @@
-"""Checks of claims while an attempt's end is written: rare with ``claiming.KEEP_S``, certain with this module."""
+"""Checks of claims while an attempt's end is written: rare with ``claiming.CHECK_S``, certain with this module."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class ClaimChecks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: type[Any], look: str) -> None:
         self._monkeypatch, self._store, self.made = monkeypatch, store, 0
-        monkeypatch.setattr(claiming, "KEEP_S", 0.02)
+        monkeypatch.setattr(claiming, "CHECK_S", 0.02)
         check = getattr(store, look)
 
         async def checked(*arguments: Any) -> Any:

@@ -24,7 +24,9 @@ from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims
 from tickwright.capabilities.fanout.consumer.task_run import SlowShare, TaskRunner
 from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import NO_KEYS, SIGNATURE, MessageKeys, message_id, read_keys, write_task
-from tickwright.capabilities.fanout.scheduler.publisher import FallbackMarks, LedgerMarks, Publisher, read_parties
+from tickwright.capabilities.fanout.scheduler.lists import read_parties
+from tickwright.capabilities.fanout.scheduler.marks import FallbackMarks, LedgerMarks
+from tickwright.capabilities.fanout.scheduler.publisher import Publisher
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
 from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.leases import LeaseTerms

@@ -76,7 +76,7 @@ async def running_relay_and_consumer(world: PollWorld) -> AsyncIterator[Node]:
     async with open_node(settings, roles, registrations=Registrations(couriers), any_port=True) as node:
         running = asyncio.create_task(node.run(signals=False))
         yield node
-        node.supervisor.request()
+        node.supervisor.request_stop()
         await running
 
 

@@ -80,7 +80,7 @@ async def check_transaction_outlives_its_lease(pool: asyncpg.Pool, *, renewal_du
     assert lease is not None
     soon_s = SHORT.renew_every.total_seconds() / 4
     await eventually_async(lambda: lease.renewal_due_in_s() < soon_s or not renewal_due, what="a renewal is due")
-    keeper = asyncio.create_task(lease.keep())
+    keeper = asyncio.create_task(lease.renew_until_lost())
     async with lease.transaction() as connection:
         assert connection is not None
         await connection.execute(f"SELECT pg_sleep({3 * SHORT.ttl.total_seconds()})")

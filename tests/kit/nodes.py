@@ -40,7 +40,7 @@ async def running(settings: Settings, program: Declarations, *roles: str) -> Asy
         try:
             yield node
         finally:
-            node.supervisor.request()
+            node.supervisor.request_stop()
             await work
 
 

@@ -9,7 +9,7 @@ from pamqp.commands import Basic
 from kit.rabbit_queues import Queues, consuming, raw_channel
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
-from tickwright.transports.rabbitmq.topology import QueueNames, Topology, prepare, report_exchanges, report_names
+from tickwright.transports.rabbitmq.topology import QueueTopology, Topology, prepare, report_exchanges, report_names
 
 
 class Reports(Queues):
@@ -19,9 +19,9 @@ class Reports(Queues):
         super().__init__(url)
         self.url = url
         self.shared = report_exchanges(f"t{uuid4().hex[:12]}")
-        self.made: dict[str, QueueNames] = {}
+        self.made: dict[str, QueueTopology] = {}
 
-    def names(self, listener: str) -> QueueNames:
+    def names(self, listener: str) -> QueueTopology:
         """Return the names of a listener's queues."""
         return self.made.setdefault(listener, report_names(self.shared.prefix, listener))
 

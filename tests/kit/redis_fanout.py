@@ -9,7 +9,7 @@ from uuid import uuid4
 import asyncpg
 
 from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
-from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, RunStart
+from tickwright.ports.fanout import HeldRun, Run, RunClaim, RunClaims, RunStart
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.stores import RedisRunClaims
@@ -34,7 +34,7 @@ async def open_session(pool: asyncpg.Pool) -> int:
     return token
 
 
-async def begin_one(store: RunClaims, run: Run, owner: int) -> Begun:
+async def begin_one(store: RunClaims, run: Run, owner: int) -> RunClaim:
     """Claim one run."""
     [begun] = await store.begin([run], owner)
     return begun
@@ -46,10 +46,10 @@ async def start_of(store: RunClaims, run: Run, owner: int) -> RunStart:
 
 
 async def end_one(
-    store: RunClaims, run: Run, begun: Begun, owner: int, *, error: str | None = None, released: bool = False
+    store: RunClaims, run: Run, begun: RunClaim, owner: int, *, error: str | None = None, released: bool = False
 ) -> bool:
     """Write the end of one run."""
-    [is_counted] = await store.end([Ended(run, begun, error, released)], owner)
+    [is_counted] = await store.end([HeldRun(run, begun, error, released)], owner)
     return is_counted
 
 

@@ -18,8 +18,8 @@ from tickwright.capabilities.reports.handlers import DeclaredListener, Function,
 from tickwright.capabilities.reports.merge.merge import MergeBounds
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
-from tickwright.capabilities.reports.parts.listeners import PartFetcher, ReportListener
-from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage
+from tickwright.capabilities.reports.parts.listeners import PartFetcher, PartWorker
+from tickwright.capabilities.reports.parts.store import PartRows, PartStorage
 from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.conditions import query_key
 from tickwright.capabilities.reports.requests.store import Created, NewReport, RecordsStore, Routes
@@ -58,7 +58,7 @@ class Process(RoleProcess):
     """The role's services of one process."""
 
     session: WorkerSession
-    listener: ReportListener
+    listener: PartWorker
     supervisor: ReportSupervisor
     merges: MergeProcesses
 
@@ -75,7 +75,7 @@ class ReportWorld:
     ) -> None:
         self.pool, self.url, self.folder, self.objects, self.shared = pool, url, folder, objects, shared
         self.records = RecordsStore(pool, routes)
-        self.parts = PartsStore(pool)
+        self.parts = PartRows(pool)
 
     # ------------------------------------------------------------------ requests
 
@@ -159,7 +159,7 @@ class ReportWorld:
         """Run the role here, without RabbitMQ's messages; stopped at the end unless that was done already."""
         pool = await open_pool(database_url or self.url, max_size=10)
         session = WorkerSession(pool, name="reports", roles=["report-listener"], version="test", terms=TERMS)
-        parts, records = PartsStore(pool), RecordsStore(pool, self.records.routes)
+        parts, records = PartRows(pool), RecordsStore(pool, self.records.routes)
         session.on_reclaim(parts.reclaim)
         kept = objects or self.objects
         places = PartStorage(parts, self.shared, kept, probe=probe)
@@ -172,7 +172,7 @@ class ReportWorld:
         fetcher = PartFetcher(functions_of(functions), opened)
         folder = self.folder / "work"
         folder.mkdir(exist_ok=True)
-        listener = ReportListener(parts, places, session, wakeups, fetcher, folder=folder, at_once=at_once, probe=probe)
+        listener = PartWorker(parts, places, session, wakeups, fetcher, folder=folder, at_once=at_once, probe=probe)
         merges = MergeProcesses(at_once=1, spare=1)
         resources = StepResources(records, places, kept, folder, merges, MergeBounds(), probe)
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=1)

@@ -169,7 +169,7 @@ async def _page_of_fan_out(url: str) -> bytes:
             return found if b'tasks_total{outcome="succeeded"}' in found else b""
 
         found = await eventually_async(page, what="its end is counted")
-        node.supervisor.request()
+        node.supervisor.request_stop()
         await running
     return found
 
@@ -222,7 +222,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
     async with report_world(database_url, tmp_path) as reports:
         counted = [*await _samples_of_reports(reports), *await _samples_of_batches(database_url)]
     relay = world.relay()
-    relay._service.lease = await Leases(world.pool, owner="test").take("relay:outbox")
+    relay.lease = await Leases(world.pool, owner="test").take("relay:outbox")
     readings = DatabaseReadings(world.pool, overview_parts())
     state = ServiceState("s", running=True, tick_age_s=1.0, tick_within_s=5, restarts=1, last_error="")
     session = [Sample("tickwright_session_token", 1), Sample("tickwright_session_held", 1)]

@@ -359,4 +359,4 @@ async def test_a_part_of_a_report_has_a_span(database_url: str, tmp_path: Any, m
 )
 def test_a_destination_is_shown_without_its_secrets(destination: str, name: str) -> None:
     """Of a URL no path and no query: both may be a key, and each would be a name of its own."""
-    assert traces.shown(destination) == name
+    assert traces.span_destination(destination) == name

@@ -16,6 +16,7 @@ from tickwright.partners import contract
 from tickwright.partners.model import Grant
 from tickwright.partners.outcomes import ANSWERED, Failed, Outcome, Throttled
 from tickwright.partners.settings import PartnerSettings
+from tickwright.store.queries import load
 
 
 class Callers:
@@ -142,6 +143,34 @@ async def test_a_retry_after_to_one_process_stops_all_of_them(database_url: str)
         assert not [at for at in other.times_s if both_knew_s < at < throttled_s + 6]
 
     await _two(database_url, body)
+
+
+async def test_a_reset_ends_the_silence_also_in_the_process_that_was_asked_for_it(database_url: str) -> None:
+    """A process does not keep a ``Retry-After`` that an operator ended in the shared state."""
+    async with running_contract(database_url) as side:
+        number = await set_partner(side.pool)
+        permits = side.contract.permits_of(number)
+        caller = Callers(side, number, work_s=0.01, outcome=Throttled(timedelta(hours=1))).start(3)
+        await eventually_async(lambda: permits.why == "retry_after" and not caller.running)
+        caller.outcome, count = ANSWERED, len(caller.times_s)
+        await side.pool.execute(load("tickwright.capabilities.polling.sql", "partners.sql")["reset_partner"], "acme")
+        await eventually_async(lambda: len(caller.times_s) > count, what="it is called")
+        await caller.stop()
+
+
+async def test_a_silence_is_reported_by_the_next_session_when_the_session_is_lost(database_url: str) -> None:
+    """CON-2: a ``Retry-After`` that could not be reported before the loss blocks all processes after it."""
+    async with running_contract(database_url) as side:
+        number = await set_partner(side.pool)
+        async with side.contract.call(number) as call:
+            await side.pool.execute("UPDATE tickwright.workers SET lost_at = clock_timestamp()")
+            call.report(Throttled(timedelta(hours=1)))
+        permits = side.contract.permits_of(number)
+        await side.session.renew()
+        assert not permits.session.holds()
+        blocked = "SELECT blocked_until > now() + interval '59 minutes' FROM tickwright.partner_states"
+        await eventually_async(lambda: side.pool.fetchval(blocked), what="the silence is in the shared state")
+        await eventually_async(lambda: permits.why == "retry_after")
 
 
 async def _write_between(url: str) -> list[float]:

@@ -9,6 +9,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
+from tickwright.capabilities.polling.overview import read_partners
 from tickwright.capabilities.polling.partners import CallHistory, Calls
 from tickwright.partners.quiet import parse_quiet, quiet_next
 
@@ -48,10 +49,18 @@ async def test_a_partner_without_calls_has_figures(api: RunningApi) -> None:
     (await api.viewer.get("/v1/partners/unknown/figures")).says(404, "partner_not_found")
 
 
+async def overview(api: RunningApi) -> str:
+    """Return the state of ``dhl`` in the overview."""
+    async with api.pool.acquire() as connection:
+        (partner,) = await read_partners(connection)
+    return partner.state
+
+
 async def test_the_state_names_the_obstacle_that_ranks_highest_in_the_contract(api: RunningApi) -> None:
     """A trial, an open breaker, Retry-After, quiet hours, unreadable settings, a pause: each outranks those before."""
+    assert await overview(api) == "called"
     await api.pool.execute("INSERT INTO tickwright.partner_states (partner_no, breaker) VALUES (1, 'half_open')")
-    assert (await figures(api))["state"] == "on_trial"
+    assert ((await figures(api))["state"], await overview(api)) == ("on_trial", "one trial")
     await api.pool.execute(
         "UPDATE tickwright.partner_states "
         "SET breaker = 'open', open_until = now() + interval '1 minute', opened_times = 3"
@@ -59,15 +68,17 @@ async def test_the_state_names_the_obstacle_that_ranks_highest_in_the_contract(a
     said = await figures(api)
     assert (said["state"], said["breaker"]["opened_times"]) == ("breaker_open", 3)
     assert said["state_until"] == said["breaker"]["until"] is not None
+    assert await overview(api) == "breaker open"
     await api.pool.execute("UPDATE tickwright.partner_states SET blocked_until = now() + interval '1 hour'")
-    assert (await figures(api))["state"] == "retry_after"
+    assert ((await figures(api))["state"], await overview(api)) == ("retry_after", "asked for silence")
     await api.admin.send("PATCH", "/v1/partners/dhl", {"quiet": "00:00-24:00 UTC"})
     said = await figures(api)
     assert (said["state"], said["quiet"]["until"] is None) == ("quiet", False)
+    assert await overview(api) == "quiet hours"
     await api.pool.execute("""UPDATE tickwright.partners SET settings = settings || '{"rate": "fast"}'""")
-    assert (await figures(api))["state"] == "settings_invalid"
+    assert ((await figures(api))["state"], await overview(api)) == ("settings_invalid", "settings invalid")
     await api.admin.post("/v1/partners/dhl/pause")
-    assert (await figures(api))["state"] == "paused"
+    assert ((await figures(api))["state"], await overview(api)) == ("paused", "paused")
 
 
 async def test_shares_and_waiting_polls_are_counted(api: RunningApi) -> None:

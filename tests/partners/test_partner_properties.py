@@ -177,11 +177,11 @@ def test_a_half_open_breaker_has_one_trial_at_a_time(run: list[tuple[int, float]
             ends_s = now_s + 2
 
 
-CLOSED_BY = st.sampled_from(["paused", "quiet", "retry_after", "breaker_open"])
+BLOCKED_BY = st.sampled_from(["paused", "quiet", "retry_after", "breaker_open"])
 
 
-@given(CLOSED_BY, st.integers(1, 100))
-def test_nothing_is_granted_while_the_partner_is_closed(by: str, wanted: int) -> None:
+@given(BLOCKED_BY, st.integers(1, 100))
+def test_nothing_is_granted_while_the_partner_is_blocked(by: str, wanted: int) -> None:
     """PAR-2: pause, quiet hours, Retry-After and an open breaker each stop every call."""
     shared = SharedState(next_free_s=NOW_S)
     terms = PartnerSettings(quiet=(parse_quiet("00:00-24:00 UTC"),) if by == "quiet" else ())

@@ -132,5 +132,5 @@ async def test_threads_and_calls_that_do_not_return_raise_alerts(database_url: s
             return await firing() == {}
 
         await eventually_async(none, 60, what="both clear")
-        node.supervisor.request()
+        node.supervisor.request_stop()
         await work

@@ -28,7 +28,7 @@ async def test_a_node_without_the_worker_role_does_not_strand_a_dead_workers_job
         running = asyncio.create_task(node.run(signals=False))
         await eventually_async(lambda: pool.fetchval(lost, dead.token), what="the dead session is declared lost")
         row = await job_row(pool, job_id)
-        node.supervisor.request()
+        node.supervisor.request_stop()
         await running
     await pool.close()
     assert (row["status"], row["owner"]) == ("pending", None)

@@ -34,7 +34,7 @@ def waiting(admission: Admission, address: str, unread: int, *, has_key: bool = 
     """Let a client of ``address`` leave so many bytes unread."""
     made = Unread(unread, has_key)
     admission.admit(made, address)
-    admission.waits(made)
+    admission.note_unread(made)
     return made
 
 
@@ -47,16 +47,16 @@ def test_the_address_with_most_unread_bytes_goes_first_and_of_it_the_connection_
     third = waiting(admission, "10.0.0.2", 15)
     assert [found.closed for found in (one, first, second, third)] == [False, True, False, False]
     assert admission.unread_bytes == 85
-    assert admission.facts() == {"unread": 1}
+    assert admission.take_counts() == {"unread": 1}
 
 
 def test_a_client_that_has_read_begins_to_wait_again() -> None:
     """A client that reads steadily is closed after one that does not."""
     admission = Admission(LIMITS)
     reads, waits = waiting(admission, "10.0.0.1", 45), waiting(admission, "10.0.0.1", 45)
-    admission.has_read(reads)
+    admission.note_read(reads)
     assert admission.unread_bytes == 45
-    admission.waits(reads)
+    admission.note_unread(reads)
     waiting(admission, "10.0.0.1", 45)
     assert (reads.closed, waits.closed) == (False, True)
 
@@ -100,5 +100,5 @@ def test_a_closed_connection_is_not_counted() -> None:
     admission = Admission(LIMITS)
     one = waiting(admission, "10.0.0.1", 60)
     admission.forget(one)
-    admission.waits(one)
+    admission.note_unread(one)
     assert admission.unread_bytes == 0

@@ -34,7 +34,7 @@ async def test_a_worker_behind_a_pooler_without_a_direct_url_drains_its_jobs(
         return number
 
     url = pgbouncer.database_url(database_url.rpartition("/")[2])
-    pool = await open_pool(url, max_size=6, pooled=True)
+    pool = await open_pool(url, max_size=6, behind_pooler=True)
     registry = HandlerRegistry()
     registry.add(make_handler(policy("pooled"), handler))
     async with pool.acquire() as connection:

@@ -24,10 +24,11 @@ from tickwright.api.auth import COOKIE_SHOWN, Authenticator, caller_of
 from tickwright.api.context import ApiContext, Readiness
 from tickwright.api.cookies import SAFE_METHODS, over_tls, signed_out
 from tickwright.api.gate import ApiGate, ClientGone, Receive
-from tickwright.api.openapi import OPEN_PATHS, document, is_of_many, is_open, is_open_ended
+from tickwright.api.openapi import OPEN_PATHS, any_of, document, is_endless, is_of_many, needs_no_key
 from tickwright.api.sessions import session_routes
 from tickwright.domain.admission import client_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.observe.metrics import METRICS_TYPE
 from tickwright.ports.caller import CALLER, Role
 from tickwright.ports.views import set_sight
 from tickwright.rest.listener import TRANSPORT
@@ -50,8 +51,9 @@ class Api:
         self._fast = {
             path: answering
             for plugin in context.plugins
-            for path, answering in plugin.fast_routes(context.installation, gate).items()
+            for path, answering in plugin.fast_routes(context.plugin_context, gate).items()
         }
+        self._long_routes = any_of(route for plugin in context.plugins for route in plugin.long_routes)
         self.framework = _framework(context, self._auth, gate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,7 +83,7 @@ class Api:
     async def _route(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
         if "\0" in scope["path"]:
             raise of_status(404, "there is nothing at this path")
-        if is_open(scope["method"], scope["path"]):
+        if needs_no_key(scope["method"], scope["path"]):
             set_sight(allowed=True, whole=False)
         else:
             await self._authenticate(scope)
@@ -95,8 +97,8 @@ class Api:
 
     def _bounds(self, method: str, path: str) -> AbstractContextManager[Any]:
         if method not in SAFE_METHODS:
-            return nullcontext() if is_of_many(path) else self._changing()
-        return nullcontext() if is_open_ended(path) else within(self._context.limits.read_timeout.total_seconds())
+            return nullcontext() if is_of_many(path) or self._long_routes.fullmatch(path) else self._changing()
+        return nullcontext() if is_endless(path) else within(self._context.limits.read_timeout.total_seconds())
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -189,7 +191,7 @@ def _framework(context: ApiContext, auth: Authenticator, gate: ApiGate) -> FastA
     )
     routers = [_open_routes(context.readiness, context.metrics), session_routes(context, auth, gate)]
     for plugin in context.plugins:
-        routers += plugin.routes(context.installation, gate)
+        routers += plugin.routes(context.plugin_context, gate)
     for router in routers:
         app.include_router(router)
 
@@ -239,7 +241,7 @@ def _open_routes(readiness: Callable[[], Awaitable[Readiness]], metrics: Callabl
     @router.get("/metrics", responses={200: {"description": "Prometheus", "content": {"text/plain": {}}}})
     async def show_metrics() -> Response:
         """Return the counters of this process as Prometheus text."""
-        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(metrics(), media_type=METRICS_TYPE)
 
     return router
 

@@ -21,7 +21,7 @@ from tickwright.api.cookies import IDLE, SAFE_METHODS, check_change, csrf_token,
 from tickwright.capabilities.operations.keys import PREFIX_CHARS, key_hash
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.engine.batch_writer import CallBatcher
+from tickwright.engine.call_batcher import CallBatcher
 from tickwright.ports.caller import CALLER, Caller, Role
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, for_all_callers, within
@@ -98,9 +98,9 @@ class Authenticator:
         bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
         if bearer is None:
             raise unauthenticated("send Authorization: Bearer tw_…")
-        return await self.holder(bearer[1].decode())
+        return await self.caller_of_key(bearer[1].decode())
 
-    async def holder(self, key: str) -> Caller:
+    async def caller_of_key(self, key: str) -> Caller:
         """Return the caller of ``key``, which may be a session's token. Errors as :meth:`caller`."""
         digest = key_hash(key)
         cached = self._cache.get(digest)
@@ -182,7 +182,7 @@ async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Cal
         raise unauthenticated("the session's cookie is no token, or there are two of it; sign in again")
     if scope["method"] not in SAFE_METHODS:
         check_change(headers, token)
-    caller = await auth.holder(token)
+    caller = await auth.caller_of_key(token)
     scope[CSRF] = csrf_token(token)
     return caller
 

@@ -55,7 +55,7 @@ class ApiContext:
     """
 
     plugins: Sequence[Plugin]
-    installation: Context
+    plugin_context: Context
     readiness: Callable[[], Awaitable[Readiness]]
     metrics: Callable[[], bytes]
     version: str
@@ -66,7 +66,7 @@ class ApiContext:
     @property
     def pool(self) -> Pool:
         """Connections for keys and sessions."""
-        return self.installation.pool
+        return self.plugin_context.pool
 
     @property
     def cookie_path(self) -> str:

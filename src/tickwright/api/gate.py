@@ -171,15 +171,15 @@ class ApiGate:
         check_type(request.scope["headers"], NDJSON_TYPES | CSV_TYPES if csv else NDJSON_TYPES)
         return stream_body(request.receive, self._limits.idle_timeout)
 
-    def check_role(self, scope: Any, role: Role, needed: str | None = None) -> None:
-        """Refuse the caller of an ASGI scope as :meth:`allow` does."""
-        check_role(scope[CALLER], role, needed)
+    def check_role(self, request: Any, role: Role, scope: str | None = None) -> None:
+        """Refuse the caller of an ASGI request (its scope) as :meth:`allow` does."""
+        check_role(request[CALLER], role, scope)
 
-    async def read_raw(self, scope: Any, receive: Receive) -> bytes:
-        """Return the JSON body of an ASGI scope as bytes."""
+    async def read_raw(self, request: Any, receive: Receive) -> bytes:
+        """Return the JSON body of an ASGI request (its scope) as bytes."""
         limits = self._limits
         return await read_body(
-            receive, check_type(scope["headers"], JSON_TYPES), limits.body_bytes_max, limits.body_timeout
+            receive, check_type(request["headers"], JSON_TYPES), limits.body_bytes_max, limits.body_timeout
         )
 
     def now(self) -> datetime | None:
@@ -220,6 +220,6 @@ def _check_query(request: Request) -> None:
         if "\0" in value:
             raise Rejected("unsupported_character", "\\u0000 cannot be kept and is found nowhere", status=400)
         if name not in known:
-            shown = strict_json.shown(name)
+            shown = strict_json.quoted(name)
             allowed = ", ".join(sorted(known)) or "none here"
             raise Rejected("unknown_parameter", f"no parameter {shown}; known: {allowed}", status=400)

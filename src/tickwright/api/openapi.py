@@ -18,9 +18,7 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
 SIGN_IN = ("POST", "/v1/session")
 SIGNED = "/v1/report-files/"
 """Paths below this are opened by a signature in the link itself."""
-_OF_MANY = frozenset({"/v1/slices/replay", "/v1/outbox/polls/reconcile"})
 _REQUEUES = "/v1/dead-letters/"
-_LONG = re.compile(r"/v1/(?:campaigns/[^/]+/dry-run|accounts/[^/]+/preview|reports/[^/]+/parts/[^/]+)")
 _PROBLEM = {"content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 UNKNOWN = "504"
 _ERRORS = {
@@ -50,20 +48,24 @@ _DESCRIPTION = (
 )
 
 
-def is_open(method: str, path: str) -> bool:
+def needs_no_key(method: str, path: str) -> bool:
     """Return whether a request needs no key: it reveals nothing about users, has a signature, or signs in."""
     return path in OPEN_PATHS or path.startswith(SIGNED) or (method, path) == SIGN_IN
 
 
-def is_open_ended(path: str) -> bool:
+def is_endless(path: str) -> bool:
     """Return whether the answer lasts as long as its reader: a stream, or a file."""
     return path == STREAM or path.startswith(SIGNED)
 
 
 def is_of_many(path: str) -> bool:
-    """Return whether a change is a bulk action, has an endless body, or calls others: each statement has a minute."""
-    of_a_list = path.count("/") == 2 and ":" in path
-    return of_a_list or path in _OF_MANY or path.startswith(_REQUEUES) or _LONG.fullmatch(path) is not None
+    """Return whether a change is a bulk action: each of its statements has a minute."""
+    return (path.count("/") == 2 and ":" in path) or path.startswith(_REQUEUES)
+
+
+def any_of(routes: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern of paths that one of ``routes``, such as ``/v1/accounts/{account_id}/preview``, answers."""
+    return re.compile("|".join("[^/]+".join(map(re.escape, re.split(r"{\w+}", route))) for route in routes) or "(?!)")
 
 
 def document(app: FastAPI, routers: Iterable[APIRouter]) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def document(app: FastAPI, routers: Iterable[APIRouter]) -> dict[str, Any]:
 
 def _complete(operation: dict[str, Any], method: str, path: str) -> None:
     answers = operation["responses"]
-    needs_none = is_open(method, path)
+    needs_none = needs_no_key(method, path)
     answers.pop("422", None)
     for status, description in _ERRORS.items():
         if status == UNKNOWN and method in SAFE_METHODS:

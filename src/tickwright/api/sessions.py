@@ -224,7 +224,7 @@ class _SignIn:
         try:
             if not is_key(key):
                 raise unauthenticated("this is no API key; one begins with tw_ and has 46 characters")
-            caller = await self._auth.holder(key)
+            caller = await self._auth.caller_of_key(key)
         except Rejected as error:
             if error.http_status == 401:
                 _count_sign_in(self._failures, "too many sign-ins fail here; wait, and copy the whole key")

@@ -192,7 +192,7 @@ def _require(in_transaction: bool) -> None:
         )
 
 
-# Scheduling with one borrowed connection only: no pool, no catalog, no event loop.
+# Scheduling with the borrowed connection alone: no pool of ours, nothing cached, and no event loop is needed.
 
 
 class _OneConnection:

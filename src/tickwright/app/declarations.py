@@ -157,7 +157,7 @@ class Declarations:
         checked against their annotations. It is ``async``, or it runs in a thread.
 
         Args:
-            name: 1 to 50 letters, digits, ``_ . : -``.
+            name: 1 to 50 letters, digits, ``_ . -``, a letter first.
             timeout: Of one attempt, 1 ms to 1 day; 30 s by default.
             max_attempts: 1 to 1,000; 3 by default.
             retry: ``{"base": "1s", "factor": 2, "cap": "1h"}`` or a :class:`~tickwright.RetryPolicy`.

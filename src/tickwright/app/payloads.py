@@ -79,7 +79,7 @@ def _has_set(value: Any) -> bool:
 def _int64(text: str) -> int:
     number = int(text) if len(text) <= _INT64_CHARS else None
     if number is None or not strict_json.INT64_MIN <= number <= strict_json.INT64_MAX:
-        message = f"payload: {strict_json.shown(text)} does not fit into 64 bits; write it as a string"
+        message = f"payload: {strict_json.quoted(text)} does not fit into 64 bits; write it as a string"
         raise Rejected("invalid_payload", message, field="payload")
     return number
 

@@ -39,7 +39,7 @@ from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
-from tickwright.capabilities.jobs.enqueue import TOGETHER, Enqueuer, Scheduled
+from tickwright.capabilities.jobs.enqueue import MANY_JOBS, Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.polling.service import PollingService
@@ -161,7 +161,7 @@ class Tickwright(Declarations):
         program that also runs handlers. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
         """
         enqueuer = self._open.of(Enqueuer)
-        with traces.working("send", TOGETHER) as span:
+        with traces.working("send", MANY_JOBS) as span:
             stored = await enqueuer.copy(jobs)
             span.set_attribute("messaging.batch.message_count", stored)
             return stored
@@ -369,7 +369,7 @@ class Tickwright(Declarations):
         headers: Mapping[str, str] | None,
     ) -> int:
         _check_destination(destination, self.settings)
-        with traces.working("create", traces.shown(destination)) as span:
+        with traces.working("create", traces.span_destination(destination)) as span:
             values = _message(destination, payload, key, headers)
             number = int((await connect().fetch(_SQL["publish"], *values))[0][0])
             span.set_attribute("messaging.message.id", f"out_{number}")

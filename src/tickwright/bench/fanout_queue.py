@@ -16,7 +16,7 @@ from tickwright.capabilities.fanout.messages import SIGNATURE, MessageKeys, writ
 from tickwright.capabilities.fanout.windows import Window
 from tickwright.ports.broker import Accepted, Message
 from tickwright.transports.rabbitmq.broker import RabbitBroker
-from tickwright.transports.rabbitmq.topology import TASK_KEY, QueueNames, fanout_names, prepare
+from tickwright.transports.rabbitmq.topology import TASK_KEY, QueueTopology, fanout_names, prepare
 
 MODULE = "LOCATIONS"
 WINDOW_S = 3600
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class TaskQueue:
     """The queue under the prefix of this bench."""
 
-    def __init__(self, url: str, names: QueueNames, channel: AbstractChannel) -> None:
+    def __init__(self, url: str, names: QueueTopology, channel: AbstractChannel) -> None:
         self._url, self._names, self._channel = url, names, channel
 
     async def waiting(self) -> tuple[int, int]:

@@ -95,7 +95,7 @@ async def _sources(sources: Sources) -> AsyncIterator[Finding]:
     for name in sources.names():
         check, remedy = f"source {name}", f"start it, or correct [sources.{name}]"
         try:
-            async with sources.get(name).query(_SQL["ask_source"].rstrip(";\n"), {}, timeout=SOURCE_TIMEOUT) as rows:
+            async with sources.get(name).query(_SQL["ask_source"], {}, timeout=SOURCE_TIMEOUT) as rows:
                 async for _ in rows:
                     pass
         except TickwrightError as error:
@@ -161,12 +161,12 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
 async def _database(settings: Settings, database: Database) -> list[Finding]:
     found = [Finding("database", "ok", f"{database.shown} answers")]
     async with AsyncExitStack() as stack:
-        pool = await open_pool(database.url, max_size=2, pooled=database.pooled)
+        pool = await open_pool(database.url, max_size=2, behind_pooler=database.behind_pooler)
         stack.push_async_callback(close_pool, pool)
         facts = await pool.fetchrow(_SQL["facts"])
         found.append(_latency(await _round_trip_s(pool)))
         found += [*_server(facts), *_durability(facts), _clock(facts["now_s"]), *_pressure(facts)]
-        found += [_notifications(database), await _schema(database)]
+        found += [_notifications(database, settings), await _schema(database)]
         has_schema = found[-1].verdict == "ok"
         await _plugins(settings, pool, stack, found, has_schema=has_schema)
         if has_schema:
@@ -280,9 +280,12 @@ def _pressure(facts: Any) -> Iterator[Finding]:
         yield Finding("transactions", "warn", says, "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start")
 
 
-def _notifications(database: Database) -> Finding:
+def _notifications(database: Database, settings: Settings) -> Finding:
+    late = "jobs are found by polling, up to 1.1 s late"
+    if not settings.notifications:
+        return Finding("notifications", "warn", f"they are off: {late}", "set TICKWRIGHT_NOTIFICATIONS=true")
     if database.direct_url is None:
-        says = "a pooler is in the way: jobs are found by polling, up to 1.1 s late"
+        says = f"a pooler is in the way: {late}"
         return Finding("notifications", "warn", says, "set TICKWRIGHT_DIRECT_DATABASE_URL")
     return Finding("notifications", "ok", "LISTEN has a connection of its own")
 

@@ -14,7 +14,6 @@ from typer.main import get_command_name
 
 from tickwright import __version__
 from tickwright.cli import run as running
-from tickwright.cli.commands import admin, machinery
 from tickwright.cli.kit.output import close_quietly, show_error, write
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.plugin import Plugin
@@ -63,9 +62,11 @@ def tickwright(
     configure_logging(json=not sys.stderr.isatty(), level="warning")
 
 
-def _add_commands(plugin: Plugin, command: str, module: str) -> None:
+def _add_commands(plugin: Plugin, command: str, place: str) -> None:
+    module, _, name = place.partition(":")
     try:
-        app.add_typer(import_module(module).app, name=command)
+        added = getattr(import_module(module), name or "app")
+        app.add_typer(added, name=command) if isinstance(added, typer.Typer) else app.command(command)(added)
     except Exception as error:  # noqa: BLE001  a plugin's module can raise anything
         says = f"plugin {plugin.name}: its commands in {module} cannot be loaded: {error!r}"
 
@@ -76,10 +77,8 @@ def _add_commands(plugin: Plugin, command: str, module: str) -> None:
 
 running.add_to(app)
 for plugin in PLUGINS:
-    for command, module in plugin.commands.items():
-        _add_commands(plugin, command, module)
-admin.add_to(app)
-machinery.add_to(app)
+    for command, place in plugin.commands.items():
+        _add_commands(plugin, command, place)
 for name, times in Counter(
     [
         *(one.name or get_command_name(one.callback.__name__) for one in app.registered_commands if one.callback),

@@ -31,8 +31,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(
-    example: Annotated[bool, typer.Option("--example/--no-example", help="Bring the example's jobs.")] = True,
-    home: Annotated[Path | None, typer.Option(metavar="DIR", help="Where everything lives (TICKWRIGHT_HOME).")] = None,
+    example: Annotated[
+        bool, typer.Option("--example/--no-example", help="Run the example: its jobs, a partner and a receiver.")
+    ] = True,
+    home: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the database and all files (TICKWRIGHT_HOME).")
+    ] = None,
     app: App = None,
 ) -> None:
     """Start everything in one process on the embedded PostgreSQL, and show what happens."""
@@ -88,7 +92,7 @@ def _run(roles: list[str], app: str | None) -> None:
     settings = load_settings_with_app(app=app)
     start_logging(settings)
     registrations = registered_by(settings.app)
-    _collect_seldom()
+    _collect_garbage_less()
     uvloop.run(_to_the_end(run_node(settings, roles, registrations=registrations, signals=True)))
 
 
@@ -108,7 +112,7 @@ async def _to_the_end(node: Coroutine[Any, Any, None]) -> None:
         os._exit(0)
 
 
-def _collect_seldom() -> None:
+def _collect_garbage_less() -> None:
     """Exclude long-lived objects from garbage collection, and collect less often than per batch."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

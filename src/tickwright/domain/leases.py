@@ -9,7 +9,7 @@ class LeaseTerms:
     """How long a lease lasts and when it is renewed.
 
     Attributes:
-        ttl: At most ten seconds by default, so that another process takes over from a crashed one in seconds.
+        ttl: Eight seconds by default, so that another process takes over from a crashed one in seconds.
         margin: The holder stops this long before the deadline when it could not renew.
         at_least: After a take, no other take succeeds for this long, even after a release (``lock_at_least_for``).
     """
@@ -20,7 +20,7 @@ class LeaseTerms:
 
     @property
     def renew_every(self) -> timedelta:
-        """A third of the length: two renewals may fail before the lease is lost."""
+        """A third of the length. A renewal that fails is repeated until the margin before the deadline."""
         return self.ttl / 3
 
     def holds(self, renewed_s: float, now_s: float) -> bool:

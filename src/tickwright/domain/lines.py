@@ -112,7 +112,7 @@ def _columns_of(head: str, needed: Sequence[str], optional: Sequence[str]) -> li
             "invalid_columns",
             f"the first line names the columns: {', '.join(needed)} and optionally {', '.join(optional)}",
             status=400,
-            found=[strict_json.shown(name)[1:-1] for name in names[:20]],
+            found=[strict_json.quoted(name)[1:-1] for name in names[:20]],
         )
     return names
 

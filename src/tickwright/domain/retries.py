@@ -13,6 +13,8 @@ RETRY_AFTER_MAX = timedelta(hours=1)
 WAIT_MAX = timedelta(days=3660)
 """The longest wait that a handler can request."""
 DELAY_MIN = timedelta(milliseconds=100)
+RECEIVER_STATUSES = frozenset({401, 403, 407, 408, 425, 429})
+"""HTTP statuses of 400 to 499 that are about the receiver or our credentials, not about what was sent."""
 _HEADER_CHARS_MAX = 64
 
 

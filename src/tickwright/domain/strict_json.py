@@ -44,7 +44,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise _bad("duplicate_key", f"the key {shown(name)} occurs twice in one object", key=shown(name)[1:-1])
+                raise _bad(
+                    "duplicate_key", f"the key {quoted(name)} occurs twice in one object", key=quoted(name)[1:-1]
+                )
             seen.add(name)
     return made
 
@@ -56,18 +58,18 @@ def _no_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise _bad("non_finite_number", f"{shown(text)} is too large for any number that can be kept")
+        raise _bad("non_finite_number", f"{quoted(text)} is too large for any number that can be kept")
     digits, _, exponent = text.lower().partition("e")
     is_lost = number == 0.0 and digits.strip("-0.")
     if is_lost or len(text) > NUMBER_CHARS_MAX or abs(int(exponent or 0)) > EXPONENT_MAX:
-        raise _bad("number_out_of_range", f"{shown(text)} is finer than any number that can be kept")
+        raise _bad("number_out_of_range", f"{quoted(text)} is finer than any number that can be kept")
     return number
 
 
 def _int64(text: str) -> int:
     number = int(text) if len(text) <= _INT64_DIGITS + 1 else INT64_MAX + 1
     if not INT64_MIN <= number <= INT64_MAX:
-        raise _bad("number_out_of_range", f"{shown(text)} does not fit into 64 bits; write it as a string")
+        raise _bad("number_out_of_range", f"{quoted(text)} does not fit into 64 bits; write it as a string")
     return number
 
 
@@ -170,7 +172,7 @@ def _invalid(text: str) -> Rejected:
     pointer = _pointer(where["path"]) if where else ""
     problem = text[: where.start()] if where else text
     if unknown := _UNKNOWN_FIELD.search(problem):
-        name = shown(unknown["name"])
+        name = quoted(unknown["name"])
         return _bad("unknown_field", f"there is no field {name} here", field=name[1:-1], pointer=pointer)
     return Rejected("invalid_value", f"{problem[:1].lower()}{problem[1:]} at {pointer or 'the top'}", pointer=pointer)
 
@@ -180,7 +182,7 @@ def _pointer(path: str) -> str:
     return re.sub(r"\.|\[([0-9.]+)\]", lambda found: f"/{found[1]}" if found[1] else "/", path)
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """Return untrusted text for a message: printable, quoted, at most 60 characters."""
     cut = text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
     return json.dumps(cut)

@@ -29,7 +29,7 @@ _log = structlog.get_logger("tickwright.claims")
 
 Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
-Strays = Callable[[Connection, int], Awaitable[int]]
+ReleaseUnknown = Callable[[Connection, int], Awaitable[int]]
 """Releases what a session (by its token) owns and its process does not know of, as if unclaimed; returns the count."""
 
 
@@ -43,7 +43,7 @@ class Ticket(NamedTuple):
 class ClaimGate:
     """The gate for all claims of one kind under one session; ``unsure`` if there may be claims without an answer.
 
-    ``owned`` is SQL: whether the session $1 owns any of them. Without it, a session that leaves may own some.
+    ``owns_any_sql``: whether the session $1 owns any of them. Without it, a session that leaves may own some.
 
     Invariants:
         CLG-1: the process did not know of what is released, and no earlier claim can take anything afterwards.
@@ -51,15 +51,21 @@ class ClaimGate:
     """
 
     def __init__(
-        self, connect: Connect, session: Session, kind: str, strays: Strays, *, owned: str | None = None
+        self,
+        connect: Connect,
+        session: Session,
+        kind: str,
+        release_unknown: ReleaseUnknown,
+        *,
+        owns_any_sql: str | None = None,
     ) -> None:
-        self._connect, self._session, self._kind, self._strays = connect, session, kind, strays
-        self.owned = owned
+        self._connect, self._session, self._kind, self._release_unknown = connect, session, kind, release_unknown
+        self.owns_any_sql = owns_any_sql
         self.unsure = False
         self._entering = asyncio.Lock()
-        self._flying = 0
-        self._none_flies = asyncio.Event()
-        self._none_flies.set()
+        self._in_progress = 0
+        self._none_in_progress = asyncio.Event()
+        self._none_in_progress.set()
         session.add_gate(self)
 
     @asynccontextmanager
@@ -71,17 +77,17 @@ class ClaimGate:
         """
         async with self._entering:
             await self._settle()
-            self._flying += 1
-            self._none_flies.clear()
+            self._in_progress += 1
+            self._none_in_progress.clear()
         try:
             yield Ticket(self._session.token, self._session.claim_number)
         except BaseException:
             self.unsure = True
             raise
         finally:
-            self._flying -= 1
-            if not self._flying:
-                self._none_flies.set()
+            self._in_progress -= 1
+            if not self._in_progress:
+                self._none_in_progress.set()
 
     async def settle(self) -> None:
         """Release claims that the process does not know of, if there may be any; waits for claims in progress."""
@@ -91,7 +97,7 @@ class ClaimGate:
     async def _settle(self) -> None:
         if not self.unsure:
             return
-        await self._none_flies.wait()
+        await self._none_in_progress.wait()
         token, number = self._session.token, self._session.next_claim_number()
         self.unsure = False
         try:
@@ -99,7 +105,7 @@ class ClaimGate:
                 await connection.fetchval(_SQL["refuse_claims"], token, number)
                 async with connection.transaction():
                     ours = await connection.fetchval(_SQL["hold_session"], token) is not None
-                    released = await self._strays(connection, token) if ours else 0
+                    released = await self._release_unknown(connection, token) if ours else 0
         except BaseException:
             self.unsure = True
             raise

@@ -28,7 +28,7 @@ from tickwright.store.pool import UNAVAILABLE, Connection
 
 POLL_S = 5.0
 POLL_WITHOUT_WAKEUPS_S = 0.5
-KEEP_S = 1.0
+CHECK_S = 1.0
 UNAVAILABLE_S = 1.0
 
 _log = structlog.get_logger("tickwright.claims")
@@ -88,13 +88,13 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
     """
 
     name: str
-    owned: str
-    """SQL: whether the session $1 owns any such work."""
+    owns_any_sql: str
+    """Whether the session $1 owns any such work."""
 
     def __init__(self, session: Session, wakeups: WakeupListener, connect: Connect) -> None:
         super().__init__(wakeups.subscribe())
         self._session, self._wakeups = session, wakeups
-        self._gate = ClaimGate(connect, session, self.name, self._strays, owned=self.owned)
+        self._gate = ClaimGate(connect, session, self.name, self._release_unknown, owns_any_sql=self.owns_any_sql)
         self.counts: Counter[str] = Counter()
         self._held: dict[_K, _H] = {}
         session.on_lost(self._lose_all)
@@ -102,11 +102,11 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
     # ------------------------------------------------------------------ what a subclass writes
 
     @abstractmethod
-    async def _poll(self) -> float:
+    async def _claim_due(self) -> float:
         """Claim what is due, as far as there is room; return in how many seconds to try again. Raises only bugs."""
 
     @abstractmethod
-    async def _strays(self, connection: Connection, owner: int) -> int:
+    async def _release_unknown(self, connection: Connection, owner: int) -> int:
         """Release what ``owner`` has and the process does not hold, as if it had not begun; return the count."""
 
     @abstractmethod
@@ -124,14 +124,14 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
 
     async def _work(self) -> None:
         async with TaskGroup() as group:
-            keeping = group.create_task(self._keep())
+            checking = group.create_task(self._check_claims())
             while not self.stopping.is_set():
                 self.wakeup.clear()
-                wait_s = await self._poll()
+                wait_s = await self._claim_due()
                 self.tick()
                 await self.wait_for_work(wait_s)
             await self._none_runs()
-            keeping.cancel()
+            checking.cancel()
 
     async def quiesce(self) -> None:
         """Claim nothing more; return when all running tasks have ended."""
@@ -196,10 +196,10 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
             if not isinstance(error, UNAVAILABLE):
                 raise
 
-    async def _keep(self) -> None:
+    async def _check_claims(self) -> None:
         """Check every second which claims are lost or no longer wanted."""
         while True:
-            await asyncio.sleep(KEEP_S)
+            await asyncio.sleep(CHECK_S)
             held = dict(self._held)
             if not held:
                 continue
@@ -213,7 +213,7 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
             await self._after_check([*held.values()])
 
 
-async def write_surely(session: Session, held: Held[Any], write: Callable[[], Awaitable[bool]]) -> bool:
+async def write_end(session: Session, held: Held[Any], write: Callable[[], Awaitable[bool]]) -> bool:
     """Write the end of a claim, and retry as long as the session lives.
 
     While the database is unavailable no other process can take the claim either. Returns what ``write`` returned; false

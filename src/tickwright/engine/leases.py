@@ -48,7 +48,8 @@ class Lease:
     """One lease, as its holder sees it.
 
     Attributes:
-        fence: The version under which it was taken; every write of the holder carries it.
+        fence: The version under which it was taken. Every write of the holder is in a transaction whose first statement
+            locks the lease's row under this version.
         lost: Set once, when the lease is gone for any reason, also by ``release``.
 
     Invariants:
@@ -130,7 +131,7 @@ class Lease:
             _log.warning("lease.lost", lease=self.name, fence=self.fence, why=why)
             self.lost.set()
 
-    async def keep(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew at a third of the lease's length; return when the lease is lost.
 
         The database may be unavailable for a while: the lease is lost only when it was not renewed in time.
@@ -232,11 +233,6 @@ class LeasedService(LoopService):
         self.lease: Lease | None = None
         self._working: asyncio.Task[None] | None = None
 
-    @property
-    def leading(self) -> bool:
-        """Whether this process holds the lease now."""
-        return self.lease is not None and self.lease.holds()
-
     async def _work(self) -> None:
         """Take the lease and run the body under it; repeat when the lease is lost."""
         while not self.stopping.is_set():
@@ -259,7 +255,7 @@ class LeasedService(LoopService):
         self.lease = lease
         await self._probe.reached("lease.taken", lease=lease.name, fence=lease.fence)
         work = self._working = asyncio.create_task(self._body(lease))
-        keeper: asyncio.Task[Any] = asyncio.create_task(lease.keep() if self._kept else lease.lost.wait())
+        keeper: asyncio.Task[Any] = asyncio.create_task(lease.renew_until_lost() if self._kept else lease.lost.wait())
         try:
             await asyncio.wait({work, keeper}, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -10,7 +10,7 @@ from tickwright.ports.ids import monotonic
 class LoopService(ABC):
     """A loop that runs, ticks and stops in two steps; a :class:`tickwright.ports.service.Service` once it has a name.
 
-    A subclass writes ``_work`` as ``while not self.stopping.is_set(): …`` and calls :meth:`tick` in each turn. It
+    A subclass writes ``_work`` as ``while not self.stopping.is_set(): …`` and calls :meth:`tick` in each round. It
     overrides ``quiesce`` or ``stop`` where it has something to finish, cancel or release.
 
     Attributes:
@@ -20,7 +20,9 @@ class LoopService(ABC):
 
     Invariants:
         SVC-1: ``quiesce`` and ``stop`` return when ``run`` has ended, in any order and any number of times; at once
-            where it does not run.
+            where it does not run. Exceptions are services that others use until they have stopped: ``quiesce`` of the
+            session, the partner contract, the merge processes and the poll source does nothing, and ``stop`` may
+            return before ``run`` has ended.
         SVC-2: a request to stop ends every wait of the loop.
     """
 
@@ -51,7 +53,7 @@ class LoopService(ABC):
         self.wakeup.set()
 
     async def quiesce(self) -> None:
-        """Begin no further turn; return when ``run`` has ended."""
+        """Begin no further round; return when ``run`` has ended."""
         self.request_stop()
         await self._run_ended.wait()
 
@@ -60,11 +62,11 @@ class LoopService(ABC):
         await self.quiesce()
 
     def tick(self) -> None:
-        """Record a turn of the loop."""
+        """Record a round of the loop."""
         self._ticked_s = monotonic()
 
     def last_tick_age_s(self) -> float | None:
-        """Return the seconds since the last turn; ``None`` before the first one."""
+        """Return the seconds since the last round; ``None`` before the first one."""
         return None if self._ticked_s is None else monotonic() - self._ticked_s
 
     async def rest(self, seconds: float) -> None:

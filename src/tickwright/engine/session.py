@@ -62,7 +62,7 @@ class WorkerSession(LoopService):
     ) -> None:
         super().__init__()
         self._pool = pool
-        self._own: Connection | None = None
+        self._connection: Connection | None = None
         self._runs = False
         self._name, self._roles, self._version = name, list(roles), version
         self.terms = terms or LeaseTerms()
@@ -135,18 +135,18 @@ class WorkerSession(LoopService):
     @asynccontextmanager
     async def _own_connection(self) -> AsyncIterator[Connection]:
         """Yield the session's own connection, and release it to the pool after an error."""
-        if self._own is not None and _is_gone(self._own):
+        if self._connection is not None and _is_gone(self._connection):
             await self._drop_connection()
-        if self._own is None:
-            self._own = await self._pool.acquire()
+        if self._connection is None:
+            self._connection = await self._pool.acquire()
         try:
-            yield self._own
+            yield self._connection
         except BaseException:
             await self._drop_connection()
             raise
 
     async def _drop_connection(self) -> None:
-        own, self._own = self._own, None
+        own, self._connection = self._connection, None
         if own is not None:
             await self._pool.release(own)
 
@@ -253,8 +253,8 @@ class WorkerSession(LoopService):
                 committed = [await beat(own) for beat in self._beats] if row is not None else []
         except (*UNAVAILABLE, asyncpg.PostgresError):  # no bug of a heartbeat prevents the renewal
             return False
-        for settle in committed:
-            settle()
+        for after_commit in committed:
+            after_commit()
         await self._note_renewal(row, sent_s)
         return True
 
@@ -284,8 +284,8 @@ class WorkerSession(LoopService):
                 return
             committed = [await beat(connection) for beat in self._beats]
         if token == self._token:
-            for settle in committed:
-                settle()
+            for after_commit in committed:
+                after_commit()
 
     async def _settle(self) -> None:
         for gate in self._gates:
@@ -315,7 +315,6 @@ class WorkerSession(LoopService):
         for reclaim in self._reclaims:
             await reclaim(connection, tokens)
         await connection.execute(_SQL["forget_grants"], tokens)
-        await connection.execute(_SQL["prune_lost"])
 
     def _lose(self, why: str) -> None:
         if not self._token:
@@ -352,19 +351,19 @@ class WorkerSession(LoopService):
         No process searches for owners whose session has no row. Where nothing is owned there is no transaction: its
         round trips need more time than a far database leaves.
         """
-        if not await self._owns(token):
+        if not await self._owns_claims(token):
             await self._pool.execute(_SQL["close_session"], token)
             return
         async with self._pool.acquire() as connection, connection.transaction():
             if await connection.fetchval(_SQL["close_session"], token) is not None:
                 await self._release(connection, [token])
 
-    async def _owns(self, token: int) -> bool:
+    async def _owns_claims(self, token: int) -> bool:
         """Ask the database what the session owns, after refusing all later claims."""
         if not self._gates:  # without claims it owns nothing
             return False
         await self._pool.execute(_SQL["refuse_claims"], token, self.next_claim_number())
-        queries = {gate.owned for gate in self._gates}
+        queries = {gate.owns_any_sql for gate in self._gates}
         return None in queries or any([await self._pool.fetchval(sql, token) for sql in queries])
 
 

@@ -12,12 +12,12 @@ _ENDED: "WeakSet[asyncio.Task[Any]]" = WeakSet()
 
 
 def end_task(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task that calls a user's function, finally; see :func:`ends_task`."""
+    """Cancel a task that calls a user's function, finally; see :func:`is_final_cancel`."""
     _ENDED.add(task)
     task.cancel()
 
 
-def ends_task(error: BaseException) -> bool:
+def is_final_cancel(error: BaseException) -> bool:
     """Return whether ``error`` comes from :func:`end_task` and not from a user's function.
 
     A user's function may raise a cancellation or cancel its own task; that is a failure like any other. The number of
@@ -40,7 +40,7 @@ async def take_cancels_back() -> None:
         try:
             await asyncio.sleep(0)  # a cancellation that was not raised yet is raised here
         except asyncio.CancelledError as error:
-            if ends_task(error):
+            if is_final_cancel(error):
                 raise
         task.uncancel()
 

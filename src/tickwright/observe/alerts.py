@@ -43,7 +43,7 @@ class AlertRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AlertFinding:
     """One affected subject, found by a rule."""
 
     subject: str
@@ -61,6 +61,22 @@ def with_queries(queries: Mapping[str, str], *rules: AlertRule) -> tuple[AlertRu
     return tuple(replace(rule, sql=queries[rule.name]) for rule in rules)
 
 
+DEAD_LETTERS = AlertRule(
+    "dead_letters",
+    "warning",
+    "{count} new dead letters of {subject} within the last hour; see dead-letters list.",
+    (timedelta(hours=1),),
+)
+DEAD_LETTERS_MANY = AlertRule(
+    "dead_letters_many",
+    "warning",
+    "More than {count} jobs or messages died within the last hour; the alerts on dead letters read the newest "
+    "{count}, and may leave out types and destinations.",
+    (timedelta(hours=1),),
+    every=timedelta(minutes=1),
+)
+"""Rules of two plugins, one for failed jobs and one for messages, with a query each."""
+
 CLOCK_JUMP = AlertRule(
     "db_clock_jump",
     "critical",
@@ -76,7 +92,7 @@ OWN_RULES = (CLOCK_JUMP, RULE_FAILED)
 """Rules that the alert loop evaluates itself, without a query."""
 
 
-def summary_of(rule: AlertRule, finding: Finding) -> str:
+def summary_of(rule: AlertRule, finding: AlertFinding) -> str:
     """Return the text of a firing alert; a missing fact becomes ``?``."""
 
     class _Facts(dict[str, Any]):

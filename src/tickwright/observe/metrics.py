@@ -65,6 +65,7 @@ class HistogramSample(Sample):
     counts: Sequence[int] = ()
 
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Source = Callable[[], Sequence[Sample]]
 NAMED_MAX = 100
 
@@ -91,13 +92,9 @@ class TickwrightCollector(Collector):
     """
 
     def __init__(self, sources: Sequence[Source], specs: Iterable[MetricSpec]) -> None:
-        self._sources = list(sources)
+        self._sources = sources
         self._specs = {spec.name: spec for spec in specs}
         self._isolation = Isolation("metrics.source_failed")
-
-    def add(self, source: Source) -> None:
-        """Add a source."""
-        self._sources.append(source)
 
     def describe(self) -> list[Metric]:
         """Return nothing, which spares the registry a scrape at registration."""

@@ -115,7 +115,7 @@ def fail(span: Span, code: str) -> None:
     span.set_attribute("error.type", code)
 
 
-def shown(destination: str) -> str:
+def span_destination(destination: str) -> str:
     """Return a destination for a span: of a URL only scheme and host, which hides secrets and bounds the names."""
     scheme, separator, rest = destination.partition("://")
     if not separator:

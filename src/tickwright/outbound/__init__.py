@@ -4,7 +4,7 @@ Callbacks, WebSocket pushes and every other connection to a user's host go throu
 guard. It depends on ``ports`` and ``domain`` only.
 """
 
-from tickwright.outbound.connector import BoundedHead, GuardedBroker, GuardedSessions, Pause, check_address
+from tickwright.outbound.connector import BoundedHead, ConnectPause, GuardedBroker, GuardedSessions, check_address
 from tickwright.outbound.messages import (
     BLOCKED_CODE,
     EXCERPT_CHARS_MAX,
@@ -21,9 +21,9 @@ __all__ = [
     "EXCERPT_CHARS_MAX",
     "BlockedError",
     "BoundedHead",
+    "ConnectPause",
     "GuardedBroker",
     "GuardedSessions",
-    "Pause",
     "SystemResolver",
     "blocked",
     "check_address",

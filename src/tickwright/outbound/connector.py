@@ -32,7 +32,7 @@ from tickwright.ports.ids import monotonic, random_unit
 # TLS with a bound on bytes that carry no data. A record can hold session tickets, key updates or another handshake.
 # OpenSSL processes all received bytes in one call, and no limit above TLS counts them.
 
-BARREN_BYTES_MAX = 32 * 1024
+DATALESS_BYTES_MAX = 32 * 1024
 """An ordinary server's session tickets take one or two KiB."""
 HANDSHAKE_BYTES_MAX = 128 * 1024
 """For certificates; OpenSSL accepts 100 KB of them."""
@@ -52,13 +52,13 @@ class BoundedTls(ssl.SSLObject):
     before. The next call fails.
 
     Invariants:
-        OUT-3: bytes of records without data are read up to ``BARREN_BYTES_MAX`` and a portion, 128 KiB in a handshake.
+        OUT-3: bytes of records without data are read up to ``DATALESS_BYTES_MAX`` and a portion; 128 KiB in handshakes.
     """
 
     _received: ssl.MemoryBIO
     _portions: ssl.MemoryBIO
-    _barren_bytes = 0
-    _barren_bytes_max = HANDSHAKE_BYTES_MAX
+    _dataless_bytes = 0
+    _dataless_bytes_max = HANDSHAKE_BYTES_MAX
     _flooded = False
 
     def take_from(self, received: ssl.MemoryBIO, portions: ssl.MemoryBIO) -> None:
@@ -68,14 +68,14 @@ class BoundedTls(ssl.SSLObject):
     def do_handshake(self) -> None:
         """Continue the handshake."""
         self._fed(super().do_handshake)
-        self._barren_bytes, self._barren_bytes_max = 0, BARREN_BYTES_MAX
+        self._dataless_bytes, self._dataless_bytes_max = 0, DATALESS_BYTES_MAX
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002
         """Return the data of one record, or the number of bytes written to ``buffer``."""
         data = self._fed(functools.partial(super().read, len, buffer))
         count = data if buffer is not None else memoryview(data).nbytes
         if count:
-            self._barren_bytes = max(0, self._barren_bytes - count - RECORD_BYTES)
+            self._dataless_bytes = max(0, self._dataless_bytes - count - RECORD_BYTES)
         return data
 
     def unwrap(self) -> None:
@@ -98,13 +98,13 @@ class BoundedTls(ssl.SSLObject):
         """Feed the next portion; return whether there was one."""
         if self._flooded:
             raise TlsFloodError("records without data and without end")
-        self._flooded = self._barren_bytes > self._barren_bytes_max
+        self._flooded = self._dataless_bytes > self._dataless_bytes_max
         portion = b"" if self._flooded else self._received.read(PORTION_BYTES)
-        self._barren_bytes += self._portions.write(portion)
+        self._dataless_bytes += self._portions.write(portion)
         return bool(portion)
 
 
-def bounded(context: ssl.SSLContext) -> ssl.SSLContext:
+def with_bounded_tls(context: ssl.SSLContext) -> ssl.SSLContext:
     """Make a client context create :class:`BoundedTls` connections, and return it. Repeated calls are harmless."""
 
     def wrap_bio(incoming: ssl.MemoryBIO, *rest: Any, **options: Any) -> ssl.SSLObject:
@@ -124,7 +124,7 @@ def system_trust() -> ssl.SSLContext:
     """Return a bounded context with the system's trust anchors, loaded once."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
-    return bounded(context)
+    return with_bounded_tls(context)
 
 
 HEAD_BYTES_MAX = 32 * 1024
@@ -266,7 +266,7 @@ class BoundedHead(ResponseHandler):
             self.transport.abort()
 
 
-class Generation:
+class CountedSession:
     """One session, its creation time (monotonic seconds) and the number of attempts that use it."""
 
     __slots__ = ("born_at_s", "retired", "session", "users")
@@ -286,7 +286,7 @@ class GuardedSessions:
         connections_max: Sockets per kind; one host gets at most half of them. While a session is being replaced, the
             number can double until the old attempts end.
         resolver: Resolves names; ``None`` means the system's resolver. This object closes it.
-        tls: Trust anchors; this object makes the context ``bounded``. ``None`` means the system's.
+        tls: Trust anchors; this object makes the context bounded by ``with_bounded_tls``. ``None`` means the system's.
         middlewares: aiohttp middlewares around every request; callbacks need none.
 
     Invariants:
@@ -308,7 +308,7 @@ class GuardedSessions:
         self._connections_max = connections_max
         self._resolver = resolver
         self._tls = tls
-        self._current: dict[bool, Generation] = {}
+        self._current: dict[bool, CountedSession] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -317,40 +317,40 @@ class GuardedSessions:
         """Whether ``aclose`` was called."""
         return self._closed
 
-    def acquire(self, *, tls: bool) -> Generation:
+    def acquire(self, *, tls: bool) -> CountedSession:
         """Return a session that is young enough; end its use with ``release``. Needs a running event loop."""
         current = self._current.get(tls)
         if current is None or monotonic() - current.born_at_s > SESSION_AGE_MAX_S:
             if current is not None:
                 self._retire(current)
-            current = self._current[tls] = Generation(self._session(tls=tls))
+            current = self._current[tls] = CountedSession(self._session(tls=tls))
         current.users += 1
         return current
 
-    def release(self, generation: Generation) -> None:
+    def release(self, counted: CountedSession) -> None:
         """End one attempt's use. The last attempt closes a session that was replaced."""
-        generation.users -= 1
-        if generation.retired and generation.users == 0:
-            self._close_later(generation)
+        counted.users -= 1
+        if counted.retired and counted.users == 0:
+            self._close_later(counted)
 
     async def aclose(self) -> None:
         """Close every connection, also those in use. Repeated calls are harmless."""
         self._closed = True
-        for generation in self._current.values():
-            await generation.session.close()
+        for counted in self._current.values():
+            await counted.session.close()
         self._current.clear()
         if self._closing:
             await asyncio.wait(self._closing)
         if self._resolver is not None:
             await self._resolver.close()
 
-    def _retire(self, generation: Generation) -> None:
-        generation.retired = True
-        if generation.users == 0:
-            self._close_later(generation)
+    def _retire(self, counted: CountedSession) -> None:
+        counted.retired = True
+        if counted.users == 0:
+            self._close_later(counted)
 
-    def _close_later(self, generation: Generation) -> None:
-        task = asyncio.get_running_loop().create_task(generation.session.close())
+    def _close_later(self, counted: CountedSession) -> None:
+        task = asyncio.get_running_loop().create_task(counted.session.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -364,7 +364,7 @@ class GuardedSessions:
             limit_per_host=max(1, self._connections_max // 2),
             keepalive_timeout=IDLE_MAX_S,
             socket_factory=functools.partial(guarded_socket, tls=tls, allow=self._allow),
-            ssl=bounded(self._tls) if self._tls is not None else system_trust(),
+            ssl=with_bounded_tls(self._tls) if self._tls is not None else system_trust(),
         )
         loop = asyncio.get_running_loop()
         # aiohttp has no public way to bound a head.
@@ -449,10 +449,10 @@ class GuardedBroker:
         return target
 
 
-PAUSE = RetryPolicy(base=timedelta(seconds=0.1), cap=timedelta(seconds=10))
+CONNECT_PAUSE = RetryPolicy(base=timedelta(seconds=0.1), cap=timedelta(seconds=10))
 
 
-class Pause:
+class ConnectPause:
     """Decide whether a new attempt to connect may start, so that a dead server is not flooded.
 
     The pause after the n-th failure in a row is between half and all of ``0.1 s * 2**(n - 1)``, at most 10 seconds. A
@@ -471,7 +471,7 @@ class Pause:
     def failed(self) -> None:
         """Start the next, longer pause."""
         self._failures += 1
-        self._until_s = monotonic() + PAUSE.ceiling_s(self._failures) * (0.5 + random_unit() / 2)
+        self._until_s = monotonic() + CONNECT_PAUSE.ceiling_s(self._failures) * (0.5 + random_unit() / 2)
 
     def succeeded(self) -> None:
         """Reset the count of failures."""

@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -126,7 +126,7 @@ class PartnerContract(LoopService):
         found: list[Sample] = []
         for permits in [permits for permits in self.all_permits.values() if permits.name]:
             found.append(Sample("tickwright_partner_running_calls", permits.held, (permits.name,)))
-            found.append(Sample("tickwright_partner_closed", float(permits.closed), (permits.name,)))
+            found.append(Sample("tickwright_partner_closed", float(permits.blocked), (permits.name,)))
             found += [
                 Sample("tickwright_partner_calls_total", count, (permits.name, outcome))
                 for outcome, count in list(permits.outcomes.items())
@@ -174,11 +174,13 @@ class PartnerContract(LoopService):
             done = await exchange(self._pool, token, sorted(reports), decide_one)
         except BaseException:
             for permits in all_permits:
-                permits.seen.add(reports[permits.partner_no][1])
+                permits.unreported.add(reports[permits.partner_no][1])
             Exchanges.note(max(exchange_s, monotonic() - begun_s))
             raise
         Exchanges.note(monotonic() - begun_s)
         if done is None or not done.decisions or token != self._session.token:
+            for permits in all_permits:
+                permits.unreported.add(reports[permits.partner_no][1].silence())
             return  # the session was declared lost; its own heartbeat reports that
         if self.clock.sample(done.now_s, done.received_s, done.asked_s):
             _log.warning("partners.db_clock_jump", now_s=done.now_s)
@@ -237,7 +239,7 @@ class Exchanged(NamedTuple):
 
 
 def decide(partner: PartnerState, report: Report, last_error: str | None, token: int, now_s: float) -> PartnerDecision:
-    """Decide for one partner; when that fails, it is unchanged and gets no calls."""
+    """Decide for one partner; when that fails, only ``Retry-After`` is written, and it gets no calls."""
     try:
         settings = settings_of(partner.settings)
         context = model.ExchangeContext(token, partner.shares, partner.paused or settings is None, now_s)
@@ -247,7 +249,9 @@ def decide(partner: PartnerState, report: Report, last_error: str | None, token:
         _log.exception("partners.not_decided", partner_no=partner.partner_no)
         grant = Grant(now_s + model.VALID_S, share=0, why="paused")
         problem = f"not decided: {type(error).__name__}"
-        return PartnerDecision(partner, partner.shared, None, problem, grant, PartnerSettings())
+        blocked_until_s = max(partner.shared.blocked_until_s, report.blocked_until_s)
+        shared = replace(partner.shared, blocked_until_s=blocked_until_s)
+        return PartnerDecision(partner, shared, None, problem, grant, PartnerSettings())
     return PartnerDecision(partner, shared, granted, last_error, grant, settings)
 
 

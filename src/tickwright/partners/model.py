@@ -17,7 +17,7 @@ next one arrives. So its instants begin that much later, and it is valid two exc
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
@@ -51,7 +51,7 @@ BREAKER: Mapping[tuple[BreakerState, BreakerEvent], BreakerState] = {
                                  └─────trial failed───────┘ twice as long
 
 Calls of all processes are counted over a window. Calls that end while the breaker is not closed do not count, except
-the one trial. After it has closed, a window in which most calls are answered resets the pause to the first one.
+the one trial. After it has closed, a window with an answered call and too few failures resets the pause to the first.
 """
 
 
@@ -174,6 +174,7 @@ class Grant:
         trial: One single call, to test a half-open breaker.
         why: The first reason against calls, if any.
         wait_until_s: When to exchange again; 0 for soon.
+        blocked_until_s: ``Retry-After`` in the shared state and the report; infinite when nothing was decided.
     """
 
     valid_until_s: float
@@ -184,6 +185,7 @@ class Grant:
     trial: bool = False
     why: Why | None = None
     wait_until_s: float = 0.0
+    blocked_until_s: float = math.inf
 
 
 def step_of(settings: PartnerSettings) -> float:
@@ -274,13 +276,15 @@ def decide(
     shared = replace(shared, next_free_s=believed(shared.next_free_s, now_s, step_of(settings)))
     if shared.breaker == "open" and now_s >= shared.open_until_s:
         shared = advance(shared, BreakerEvent.TIME_PASSED, settings, now_s)
-    why, wait_until_s = _closed_by(shared, settings, context)
+    none: tuple[Why | None, float] = (None, 0.0)
+    why, wait_until_s = next(blocks(shared, settings, paused=context.paused, now_s=now_s), none)
     share = written = None
     if settings.concurrency is not None:
         is_used = report.waiting or report.held
         share = share_of(settings.concurrency, context.shares, context.session, int(now_s // 5)) if is_used else 0
         written = _written(share, report, context)
-    grant = Grant(_valid_until(now_s, settings, report.exchange_s), share=share)
+    until_s = _valid_until(now_s, settings, report.exchange_s)
+    grant = Grant(until_s, share=share, blocked_until_s=shared.blocked_until_s)
     if why is not None:
         return shared, replace(grant, why=why, wait_until_s=wait_until_s), written
     if not report.waiting and (shared.breaker == "half_open" or step_of(settings)):
@@ -297,17 +301,19 @@ def _valid_until(now_s: float, settings: PartnerSettings, exchange_s: float) -> 
     return until_s if following is None else min(until_s, following[0])
 
 
-def _closed_by(shared: SharedState, settings: PartnerSettings, context: ExchangeContext) -> tuple[Why | None, float]:
-    if context.paused:
-        return "paused", 0.0
-    quiet_s = quiet_until(context.now_s, settings.quiet)
+def blocks(
+    shared: SharedState, settings: PartnerSettings, *, paused: bool, now_s: float
+) -> Iterator[tuple[Why, float]]:
+    """Yield what prevents all calls now, and until when (0 if unknown); where one is shown, it is the first."""
+    if paused:
+        yield "paused", 0.0
+    quiet_s = quiet_until(now_s, settings.quiet)
     if quiet_s is not None:
-        return "quiet", quiet_s
-    if shared.blocked_until_s > context.now_s:
-        return "retry_after", shared.blocked_until_s
-    if shared.breaker == "open":
-        return "breaker_open", shared.open_until_s
-    return None, 0.0
+        yield "quiet", quiet_s
+    if shared.blocked_until_s > now_s:
+        yield "retry_after", shared.blocked_until_s
+    if shared.breaker == "open" and shared.open_until_s > now_s:
+        yield "breaker_open", shared.open_until_s
 
 
 def _written(share: int, report: Report, context: ExchangeContext) -> int | None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from tickwright.domain.errors import TickwrightError, failure_text, safe_text
-from tickwright.domain.retries import parse_retry_after
+from tickwright.domain.retries import RECEIVER_STATUSES, parse_retry_after
 
 RETRY_AFTER_MIN = timedelta(seconds=1)
 """Shortest silence. The breaker does not count throttled calls, so without it nothing would limit them."""
@@ -15,8 +15,6 @@ RETRY_AFTER_MAX = timedelta(days=1)
 REASON_CHARS_MAX = 2000
 TOO_MANY = 429
 AWAY = 503
-PARTNER_FAILURES = frozenset({401, 403, 407, 408, 425, 429})
-"""Statuses of 400 to 499 that are about the credentials or the partner, not about the requested resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def outcome_of(status: int, retry_after: str | None, *, now_unix_s: int) -> Outc
         wait = parse_retry_after(retry_after, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
         if wait is not None:
             return Throttled(max(wait, RETRY_AFTER_MIN))
-    if 200 <= status < 300 or (400 <= status < 500 and status not in PARTNER_FAILURES):
+    if 200 <= status < 300 or (400 <= status < 500 and status not in RECEIVER_STATUSES):
         return ANSWERED
     return Failed(f"HTTP {status}", throttled=status == TOO_MANY)
 

@@ -17,9 +17,9 @@ from tickwright.partners.settings import PartnerSettings
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 
-CLOSED = frozenset({"paused", "quiet", "retry_after", "breaker_open"})
+BLOCKED = frozenset({"paused", "quiet", "retry_after", "breaker_open"})
 ERROR_CHARS_MAX = 500
-CLOSED_WAIT_S = 0.5
+BLOCKED_WAIT_S = 0.5
 
 
 @dataclass(slots=True)
@@ -49,6 +49,10 @@ class _Unreported:
         self.blocked_until_s = max(self.blocked_until_s, other.blocked_until_s)
         self.error = self.error or other.error
 
+    def silence(self) -> "_Unreported":
+        """Return only the ``Retry-After``, which counts for every session."""
+        return _Unreported(blocked_until_s=self.blocked_until_s)
+
 
 class Permit:
     """The right to make one call now; close it with the outcome.
@@ -56,18 +60,18 @@ class Permit:
     Close it with ``None`` after a cancelled call, which is no evidence about the partner.
     """
 
-    __slots__ = ("_open", "_permits", "_stale", "trial")
+    __slots__ = ("_generation", "_open", "_permits", "trial")
 
     def __init__(self, permits: "PartnerPermits", *, trial: bool) -> None:
         self._permits, self.trial = permits, trial
         self._open = True
-        self._stale = permits.generation
+        self._generation = permits.generation
 
     def close(self, outcome: Outcome | None) -> None:
         """Return the permit with the outcome of the call. Twice is harmless."""
         if self._open:
             self._open = False
-            self._permits.ended(outcome, trial=self.trial, stale=self._stale != self._permits.generation)
+            self._permits.ended(outcome, trial=self.trial, stale=self._generation != self._permits.generation)
 
 
 @dataclass(slots=True)
@@ -80,13 +84,13 @@ class PartnerPermits:
         why: What prevented calls at the last exchange.
         exchange_again_s: Monotonic time before which another exchange would change nothing.
         expected: Calls that will follow as soon as there is room, besides those that wait for a permit.
-        urgent: Called when an exchange should come soon.
+        request_exchange: Called when an exchange should come soon.
     """
 
     partner_no: int
     clock: DbClock
     session: Session
-    urgent: Callable[[], None]
+    request_exchange: Callable[[], None]
     name: str = ""
     settings: PartnerSettings = field(default_factory=PartnerSettings)
     share: int | None = 0
@@ -95,7 +99,7 @@ class PartnerPermits:
     exchange_again_s: float = 0.0
     generation: int = 0
     listed: bool = False
-    seen: _Unreported = field(default_factory=_Unreported)
+    unreported: _Unreported = field(default_factory=_Unreported)
     expected: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     _waiters: deque["asyncio.Future[Permit]"] = field(default_factory=deque)
@@ -137,7 +141,7 @@ class PartnerPermits:
         now = monotonic()
         if now >= self._valid_until_s or not self.session.holds():
             if now >= self.exchange_again_s:
-                self.urgent()
+                self.request_exchange()
             return None
         if self._tripped or now < self._stopped_until_s or (self.share is not None and self.held >= self.share):
             return None
@@ -183,40 +187,40 @@ class PartnerPermits:
         if not stale and outcome is not None:
             self._note(outcome)
             if trial:
-                self.seen.trial = not isinstance(outcome, Failed)
-                self.urgent()
+                self.unreported.trial = not isinstance(outcome, Failed)
+                self.request_exchange()
         self.pump()
 
     def _note(self, outcome: Outcome) -> None:
         match outcome:
             case Answered():
                 self.outcomes["answered"] += 1
-                self.seen.ok += 1
+                self.unreported.ok += 1
             case Throttled(retry_after):
                 self.outcomes["throttled"] += 1
                 self._stop_for(retry_after.total_seconds())
             case Failed(reason, throttled):
                 self.outcomes["throttled" if throttled else "failed"] += 1
-                self.seen.failed += 1
-                self.seen.error = reason[:ERROR_CHARS_MAX]
-                seen, limits = self.seen, self.settings.breaker
-                if seen.failed >= limits.failures and seen.failed >= limits.share * (seen.failed + seen.ok):
+                self.unreported.failed += 1
+                self.unreported.error = reason[:ERROR_CHARS_MAX]
+                counts, limits = self.unreported, self.settings.breaker
+                if counts.failed >= limits.failures and counts.failed >= limits.share * (counts.failed + counts.ok):
                     self._tripped = True
-                    self.urgent()
+                    self.request_exchange()
 
     def _stop_for(self, seconds: float) -> None:
         now = monotonic()
         self._stopped_until_s = max(self._stopped_until_s, now + seconds)
         if self.clock.known:
-            self.seen.blocked_until_s = max(self.seen.blocked_until_s, self.clock.about(now) + seconds)
-        self.urgent()
+            self.unreported.blocked_until_s = max(self.unreported.blocked_until_s, self.clock.about(now) + seconds)
+        self.request_exchange()
 
     # ------------------------------------------------------------------ exchanges
 
     @property
-    def closed(self) -> bool:
+    def blocked(self) -> bool:
         """Whether the last exchange allowed no calls to the partner."""
-        return self.why in CLOSED
+        return self.why in BLOCKED
 
     @property
     def waiting(self) -> int:
@@ -225,8 +229,8 @@ class PartnerPermits:
 
     def needs_exchange(self, now: float) -> bool:
         """Return whether there is something to report, to request or to return."""
-        seen = self.seen
-        if seen.ok or seen.failed or seen.trial is not None or seen.blocked_until_s:
+        counts = self.unreported
+        if counts.ok or counts.failed or counts.trial is not None or counts.blocked_until_s:
             return True
         if self.waiting:
             return now >= self.exchange_again_s
@@ -236,7 +240,7 @@ class PartnerPermits:
         """Return what to report, and reset it; ``add`` restores it when the exchange fails."""
         if self._series:  # late instants must not count as available
             self._drop_late(self.clock.about(monotonic()))
-        seen, self.seen, self._tripped = self.seen, _Unreported(), False
+        reported, self.unreported, self._tripped = self.unreported, _Unreported(), False
         waiting, left = self.waiting, sum(series.count for series in self._series)
         unused_from_s = unused_to_s = 0.0
         if not waiting and self._series:
@@ -248,36 +252,42 @@ class PartnerPermits:
             wanted=max(0, waiting - left),
             held=self.held,
             share=self.share,
-            ok=seen.ok,
-            failed=seen.failed,
-            trial=seen.trial,
-            blocked_until_s=seen.blocked_until_s,
+            ok=reported.ok,
+            failed=reported.failed,
+            trial=reported.trial,
+            blocked_until_s=reported.blocked_until_s,
             unused_from_s=unused_from_s,
             unused_to_s=unused_to_s,
             exchange_s=exchange_s,
         )
-        return report, seen
+        return report, reported
 
     def grant(self, grant: Grant, *, asked_s: float, now_s: float, listed: bool) -> None:
-        """Apply a grant of an exchange that read the clock at the monotonic ``asked_s``."""
+        """Apply a grant of an exchange that read the clock at the monotonic ``asked_s``.
+
+        A silence that an operator ended in the shared state ends here too, unless a later one is not reported yet.
+        """
         self.share, self.why, self.listed = grant.share, grant.why, listed
         self._valid_until_s = asked_s + (grant.valid_until_s - now_s)
         self._unlimited = grant.instants is None
         self._trial = grant.trial
-        if grant.trial or grant.why in CLOSED or self._unlimited:
+        if grant.trial or grant.why in BLOCKED or self._unlimited:
             self._series.clear()
         elif grant.instants:
             self._series.append(_Series(grant.first_s, grant.instants, grant.step_s))
+        if self.clock.known and not self.unreported.blocked_until_s:
+            now = monotonic()
+            self._stopped_until_s = min(self._stopped_until_s, now + grant.blocked_until_s - self.clock.about(now))
         wait_s = max(0.0, grant.wait_until_s - now_s)
-        if self.closed:  # an operator may enable it at any time
-            wait_s = min(wait_s or CLOSED_WAIT_S, CLOSED_WAIT_S)
+        if self.blocked:  # an operator may enable it at any time
+            wait_s = min(wait_s or BLOCKED_WAIT_S, BLOCKED_WAIT_S)
         self.exchange_again_s = asked_s + wait_s
         self.pump()
 
     def forget(self) -> None:
-        """Drop all grants and counts, because the session is lost."""
+        """Drop all grants and counts, because the session is lost; a silence is reported by the next session."""
         self.generation += 1
-        self.seen = _Unreported()
+        self.unreported = self.unreported.silence()
         self._series.clear()
         self._unlimited = self._trial = self._tripped = self.listed = False
         self._valid_until_s = self.exchange_again_s = 0.0

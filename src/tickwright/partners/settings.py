@@ -16,17 +16,16 @@ All mistakes are reported at once. The table ``tickwright.partners`` stores the 
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, lasting, read_fields, whole
-from tickwright.domain.time_texts import instant_text, parse_rate
-from tickwright.partners.quiet import QuietHours, parse_quiet, quiet_until
-from tickwright.ports.views import Reason
+from tickwright.domain.time_texts import parse_rate
+from tickwright.partners.quiet import QuietHours, parse_quiet
 
 COUNT_MAX = 1_000_000_000
 CONCURRENCY_MAX = 100_000
@@ -36,7 +35,6 @@ WINDOW_MAX = timedelta(minutes=10)
 QUIET_MAX = 20
 TEXTS_MAX = 200
 TEXT_CHARS_MAX = 100
-PROBLEM_CHARS_MAX = 500
 
 
 class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,31 +112,6 @@ def read_kept(text: str) -> tuple[PartnerSettings, str]:
     problems: list[str] = []
     settings = read_settings(json.loads(text), problems, where="settings")
     return settings, "; ".join(problems)
-
-
-def reasons_not_called(partner: str, facts: Mapping[str, Any], error: str | None) -> Iterator[Reason]:
-    """Yield why a partner is not called now, of those reasons that its shared state and its settings show.
-
-    ``facts`` has ``now``, ``settings``, and the columns of ``tickwright.partner_states``; ``error`` is its last one.
-    """
-    now = facts["now"]
-    if facts["breaker"] == "open" and facts["open_until"] is not None and facts["open_until"] > now:
-        last = f"; the last error: {error}" if error else ""
-        text = f"calls to {partner} fail, and none is made until {instant_text(facts['open_until'])}{last}"
-        yield Reason("breaker_open", text)
-    elif facts["breaker"] == "half_open":
-        yield Reason("breaker_half_open", f"calls to {partner} failed; single trial calls are made")
-    if facts["blocked_until"] is not None and facts["blocked_until"] > now:
-        until = instant_text(facts["blocked_until"])
-        yield Reason("partner_asked_to_wait", f"{partner} asked for silence until {until}")
-    settings, problem = read_kept(facts["settings"])
-    if problem:
-        text = f"no consumer calls {partner}: its settings cannot be read: {problem[:PROBLEM_CHARS_MAX]}"
-        yield Reason("settings_invalid", text)
-    quiet_s = quiet_until(now.timestamp(), settings.quiet)
-    if quiet_s is not None:
-        until = instant_text(datetime.fromtimestamp(quiet_s, UTC))
-        yield Reason("partner_quiet", f"{partner} has quiet hours until {until}")
 
 
 def _share(value: Any) -> float:

@@ -84,10 +84,14 @@ class Plugin:
         name: Unique, such as ``jobs``.
         roles: That this plugin adds to ``tickwright run``.
         settings: What it reads from the environment.
-        commands: Modules of the command line by command; each has a typer application ``app``.
+        commands: The typer application, or the function, of each command: ``MODULE`` where it is ``app``, otherwise
+            ``MODULE:NAME``.
         parts: What a method of ``PARTS`` returns or calls, by its name, as ``MODULE:NAME``, imported when it is needed;
             for ``reclaim`` one function.
         config_checks: The check of the tables ``[kind.NAME]`` of the TOML file, by kind, also as ``MODULE:NAME``.
+        long_routes: Paths of its routes whose changes have a minute for each statement instead of ten seconds in all,
+            as the routes have them: ``/v1/accounts/{account_id}/preview``. Actions on a list, such as
+            ``/v1/jobs:cancel``, need no entry.
         broker_dead_letters: Kinds of dead letters that stay in a broker, with their own columns, of which the first is
             the filter of ``GET /v1/dead-letters/KIND``.
         lease_purposes: What only the holder of each of its leases does, for operators, by the name of the lease or the
@@ -100,6 +104,7 @@ class Plugin:
     commands: ClassVar[Mapping[str, str]] = {}
     parts: ClassVar[Mapping[str, str]] = {}
     config_checks: ClassVar[Mapping[str, str]] = {}
+    long_routes: ClassVar[Sequence[str]] = ()
     broker_dead_letters: ClassVar[Mapping[str, Sequence[str]]] = {}
     lease_purposes: ClassVar[Mapping[str, str]] = {}
 

@@ -247,7 +247,7 @@ def _struct(name: str, doc: str, fields: Mapping[str, Any], of: Callable[[Any], 
 
 @dataclass(slots=True)
 class _Session:
-    """The heartbeats of a minute: instants with the counters until then."""
+    """The heartbeats of the last 80 s (a minute and the longest gap): instants with the counters until then."""
 
     beats: deque[tuple[float, Any]] = field(default_factory=deque)
     is_alive: bool = True

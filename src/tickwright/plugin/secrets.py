@@ -46,7 +46,8 @@ class DeclaredSecrets:
         """Return the secrets that may go to every one of ``destinations``.
 
         The returned function raises ``Rejected``: ``secret_not_declared``, ``secret_host_not_allowed``,
-        ``invalid_secret_hosts``, ``secret_unreadable``. Retry after the operator has declared the secret.
+        ``secret_host_unknown``, ``invalid_secret_hosts``, ``secret_unreadable``. Retry after the operator has declared
+        the secret.
         """
 
         def find(name: str) -> str:

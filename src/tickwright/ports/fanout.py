@@ -69,7 +69,7 @@ class RunStart(Enum):
     DONE = "done"
 
 
-class Begun(NamedTuple):
+class RunClaim(NamedTuple):
     """A claim of a run, or the reason why there is none.
 
     Attributes:
@@ -89,11 +89,14 @@ class Begun(NamedTuple):
     since_timeout_s: float | None = None
 
 
-class Ended(NamedTuple):
-    """How a run ended. With ``error`` it failed; otherwise it succeeded, unless ``released``: as if not begun."""
+class HeldRun(NamedTuple):
+    """A run under its claim, and how it ended: it failed (``error``), is ``released`` as if not begun, or succeeded.
+
+    ``error`` and ``released`` have no meaning while it is under way.
+    """
 
     run: Run
-    begun: Begun
+    claim: RunClaim
     error: str | None = None
     released: bool = False
 
@@ -101,14 +104,14 @@ class Ended(NamedTuple):
 class RunClaims(Protocol):
     """Which consumer runs which task. Every method raises ``Unavailable`` when the store does not answer."""
 
-    async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+    async def begin(self, runs: Sequence[Run], owner: int) -> list[RunClaim]:
         """Claim each run for ``owner``, the token of a session; one answer per run, in order."""
 
-    async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
+    async def end(self, ended: Sequence[HeldRun], owner: int) -> list[bool]:
         """Write how runs ended; false where the run was no longer ours: then nothing is written."""
 
-    async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
-        """Extend claims in progress (``error`` and ``released`` are ignored); false where one is no longer ours."""
+    async def renew(self, held: Sequence[HeldRun], owner: int) -> list[bool]:
+        """Extend the claims of runs under way; false where one is no longer ours."""
 
 
 class Success(NamedTuple):
@@ -123,7 +126,7 @@ class Success(NamedTuple):
 class CarryingRunClaims(RunClaims, Protocol):
     """Run claims that replace the ledger while it is unavailable, and keep successes for it."""
 
-    async def end(self, ended: Sequence[Ended], owner: int, *, carry: bool = False) -> list[bool]:
+    async def end(self, ended: Sequence[HeldRun], owner: int, *, carry: bool = False) -> list[bool]:
         """Write how runs ended; with ``carry`` a success is also kept for the ledger until ``forget``."""
 
     async def carried(self, limit: int) -> list[Success]:

@@ -68,7 +68,7 @@ class PollSource(Protocol):
     async def finish(self, connection: Any, groups: Sequence[PollGroup]) -> None:
         """Mark these groups as finished, in the transaction that writes their last effects."""
 
-    async def finished(self, groups: Sequence[PollGroup]) -> None:
+    async def after_commit(self, groups: Sequence[PollGroup]) -> None:
         """Report that this transaction is committed: the time to commit offsets."""
 
     def has_lost(self, group: PollGroup) -> bool:

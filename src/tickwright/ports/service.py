@@ -8,6 +8,8 @@ class Service(Protocol):
 
     It stops in two steps. ``quiesce`` accepts no new work and waits for running work. ``stop`` cancels running work and
     releases what was not started, so a deploy costs no attempt. Both may be called any number of times, in any order.
+
+    ``quiesce`` does nothing in a service that others use until they have stopped, such as the session.
     """
 
     @property
@@ -21,10 +23,10 @@ class Service(Protocol):
         """Accept no new work, and return when running work has finished."""
 
     async def stop(self) -> None:
-        """Cancel running work, release what was not started, and return when ``run`` has ended."""
+        """Cancel running work and release what was not started; then ``run`` ends."""
 
     def last_tick_age_s(self) -> float | None:
-        """Return the seconds since the last turn of the loop, by the monotonic clock; ``None`` before the first."""
+        """Return the seconds since the last round of the loop, by the monotonic clock; ``None`` before the first."""
 
 
 class Probe(Protocol):

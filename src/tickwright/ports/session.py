@@ -23,8 +23,8 @@ class Gate(Protocol):
     """The claims of one kind under a session; ``unsure`` if it may own claims that its process does not know of."""
 
     unsure: bool
-    owned: str | None
-    """SQL: whether the session $1 owns any. ``None``: it may own some."""
+    owns_any_sql: str | None
+    """Whether the session $1 owns any. ``None``: it may own some."""
 
     async def settle(self) -> None:
         """Release claims that the process does not know of, if there may be any."""
@@ -64,7 +64,10 @@ class Session(Protocol):
 
 
 class HeldLease(Protocol):
-    """A loop's temporary exclusive right; every write goes through ``transaction``, so it carries the fence."""
+    """A loop's temporary exclusive right.
+
+    Every write is in a ``transaction``, whose first statement locks the lease's row under its fence.
+    """
 
     @property
     def fence(self) -> int:

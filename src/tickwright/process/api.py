@@ -15,14 +15,14 @@ from tickwright.process.plugins import PLUGINS
 
 def api_context(
     settings: Settings,
-    installation: Context,
+    plugin_context: Context,
     readiness: Callable[[], Awaitable[Readiness]],
     metrics: Callable[[], bytes],
 ) -> ApiContext:
     """Return the context of this process's API."""
     return ApiContext(
         plugins=PLUGINS,
-        installation=installation,
+        plugin_context=plugin_context,
         readiness=readiness,
         metrics=metrics,
         version=__version__,

@@ -32,13 +32,13 @@ _log = structlog.get_logger("tickwright.process")
 class Database:
     """A database that answers.
 
-    ``direct_url``, for LISTEN and migrations, is ``None`` if there is only a pooler; ``pooled`` if ``url`` is a
+    ``direct_url``, for LISTEN and migrations, is ``None`` if there is only a pooler; ``behind_pooler`` if ``url`` is a
     pooler's.
     """
 
     url: str
     direct_url: str | None
-    pooled: bool = False
+    behind_pooler: bool = False
     embedded: bool = False
 
     @property
@@ -112,16 +112,16 @@ def _server_home(home: Path) -> Path:
 
 async def _named_database(settings: Settings, url: str) -> Database:
     direct = settings.direct_database_url
-    pooled = await goes_through_pooler(url)
+    behind_pooler = await goes_through_pooler(url)
     if direct is not None:
-        return Database(url, direct.get_secret_value(), pooled=pooled)
-    if pooled:
+        return Database(url, direct.get_secret_value(), behind_pooler=behind_pooler)
+    if behind_pooler:
         _log.warning(
             "database.pooled",
             url=shown_url(url),
             advice="set TICKWRIGHT_DIRECT_DATABASE_URL; without it jobs are found by polling once a second",
         )
-        return Database(url, None, pooled=True)
+        return Database(url, None, behind_pooler=True)
     return Database(url, url)
 
 

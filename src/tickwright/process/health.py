@@ -12,12 +12,15 @@ from typing import Any
 
 import structlog
 
+from tickwright.api.context import Readiness
 from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
+from tickwright.observe.metrics import METRICS_TYPE
 from tickwright.ports.ids import monotonic
 from tickwright.process.supervisor import ServiceState
 from tickwright.rest.admission import PROBES_LIMITS, ListenerLimits
 from tickwright.rest.listener import Listener, bind
+from tickwright.rest.problems import SAFE_HEADERS
 from tickwright.store.pool import NO_ROOM, UNAVAILABLE, DiskFull, Pool, RoundTrips, slowness
 from tickwright.store.queries import load
 
@@ -25,8 +28,6 @@ _SQL = load("tickwright.process.sql", "health.sql")
 ANSWER_S = 1.0
 SLOW_ANSWER_S = 10.0
 REMEMBER_S = 0.5
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 _log = structlog.get_logger("tickwright.health")
 
@@ -65,6 +66,23 @@ class DatabaseCheck:
             return False
         self._well_s = monotonic()
         return answered
+
+
+def readiness(states: Sequence[ServiceState], *, database: bool, needs_room: bool = True) -> Readiness:
+    """Return whether a process can work: the database answers and has room, and every loop has ticked in time.
+
+    Without the database no service can work, except the server of the probes. The API needs no room: it still answers
+    reads, and a load balancer must not take it out.
+    """
+    waits = "waits for the database"
+    checks = {
+        state.name: "not ready" if not state.ready else "ok" if database or state.name == HealthServer.name else waits
+        for state in states
+    }
+    full = DiskFull.is_recent()
+    says = NO_ROOM if full else TableLocks.operator_message() or slowness()
+    checks["database"] = says or ("ok" if database else "no answer within a second")
+    return Readiness(database and not (full and needs_room) and all(state.ready for state in states), checks)
 
 
 class HealthServer(LoopService):
@@ -131,7 +149,7 @@ class HealthServer(LoopService):
         else:
             status, body = await give()
         kind = METRICS_TYPE if status == 200 and give == self._metrics_page else "application/json; charset=utf-8"
-        headers = [*_HEADERS, (b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+        headers = [*SAFE_HEADERS, (b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -141,13 +159,10 @@ class HealthServer(LoopService):
     async def _readyz(self) -> tuple[int, bytes]:
         database = await self._database()
         states = [state for state in self._states() if state.name != self.name]
-        has_room = not DiskFull.is_recent()
-        ready = database and has_room and all(state.ready for state in states)
+        process = readiness(states, database=database)
         body = {
-            "status": "ready" if ready else "not_ready",
-            "database": NO_ROOM
-            if not has_room
-            else TableLocks.operator_message() or slowness() or _database_message(answers=database),
+            "status": "ready" if process.ready else "not_ready",
+            "database": process.checks["database"],
             "services": [
                 {
                     "name": state.name,
@@ -159,14 +174,10 @@ class HealthServer(LoopService):
                 for state in states
             ],
         }
-        return _json(200 if ready else 503, body)
+        return _json(200 if process.ready else 503, body)
 
     async def _metrics_page(self) -> tuple[int, bytes]:
         return 200, await self._metrics()
-
-
-def _database_message(*, answers: bool) -> str:
-    return "ok" if answers else "no answer within a second"
 
 
 def _json(status: int, body: Any) -> tuple[int, bytes]:

@@ -25,7 +25,7 @@ from tickwright.process.tracing import open_traces
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import head_revision, load
 
-_SQL = load("tickwright.process.sql", "wiring.sql")
+_SQL = load("tickwright.process.sql", "installation.sql")
 T = TypeVar("T")
 
 
@@ -77,7 +77,7 @@ async def open_installation(
     async with open_traces(settings):
         if database.embedded:
             await ensure_schema(database)
-        pool = await open_pool(database.url, max_size=settings.connections_max, pooled=database.pooled)
+        pool = await open_pool(database.url, max_size=settings.connections_max, behind_pooler=database.behind_pooler)
         context = Context(settings, pool, None, registrations or Registrations(), read_config)
         try:
             if not database.embedded:
@@ -205,7 +205,7 @@ async def revision(database: Database) -> str | None:
     Raises:
         Unavailable: The database does not answer. Retry.
     """
-    pool = await open_pool(database.url, max_size=1, pooled=database.pooled)
+    pool = await open_pool(database.url, max_size=1, behind_pooler=database.behind_pooler)
     try:
         with translated():
             return await _revision(pool)

@@ -36,8 +36,8 @@ from tickwright.process.installation import (
     provide,
 )
 from tickwright.process.ownership import OwnershipCheck
-from tickwright.process.plugins import API, PLUGINS, ROLES, check_roles
-from tickwright.process.serving import ApiService, Front, listen
+from tickwright.process.plugins import API_ROLE, PLUGINS, ROLES, check_roles
+from tickwright.process.serving import ApiAndDashboard, ApiService, listen
 from tickwright.process.signals import stop_on_signals
 from tickwright.process.supervisor import Supervised, Supervisor
 from tickwright.process.watching import Watch
@@ -66,13 +66,13 @@ class Node:
         return self.context.ports.get(kind)
 
     async def run(self, *, signals: bool = True) -> None:
-        """Run until a signal, an operator's drain or ``supervisor.request`` stops the process."""
+        """Run until a signal, an operator's drain or ``supervisor.request_stop`` stops the process."""
         beside = [asyncio.create_task(work()) for work in (self._stop_when_drained, self._stop_where_not_owner)]
         try:
             if not signals:
                 await self.supervisor.run()
                 return
-            with stop_on_signals(self.supervisor.request):
+            with stop_on_signals(self.supervisor.request_stop):
                 await self.supervisor.run()
         finally:
             for task in beside:
@@ -80,14 +80,14 @@ class Node:
 
     async def _stop_when_drained(self) -> None:
         await self.session.drain_requested.wait()
-        self.supervisor.request()
+        self.supervisor.request_stop()
 
     async def _stop_where_not_owner(self) -> None:
         try:
             await self.ownership.claim_all()
         except Rejected as error:
             _log.error("node.prefix_in_use", code=error.code, reason=error.message)
-            self.supervisor.request()
+            self.supervisor.request_stop()
 
 
 def roles_of(registrations: Registrations) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ async def open_node(
         opened = open_installation(settings, registrations, database=database)
         installation = await stack.enter_async_context(opened)
         database = installation.database
-        pool = await open_pool(database.url, max_size=LOOP_CONNECTIONS_MAX, pooled=database.pooled)
+        pool = await open_pool(database.url, max_size=LOOP_CONNECTIONS_MAX, behind_pooler=database.behind_pooler)
         stack.push_async_callback(close_pool, pool)
         context = _context(settings, wanted, installation, pool)
         stack.push_async_callback(context.ports.aclose)
@@ -150,7 +150,7 @@ async def run_node(
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            node.supervisor.request()
+            node.supervisor.request_stop()
             await asyncio.wait([running])
             raise
 
@@ -182,9 +182,9 @@ def _build(
     session = context.ports.get(WorkerSession)
     watch = Watch(context, session)
     api = None
-    if API in context.roles:
-        served = create_app(api_context(settings, installation.context, watch.ready, watch.now))
-        app = Front(served, Page(settings.path_prefix), settings.path_prefix)
+    if API_ROLE in context.roles:
+        served = create_app(api_context(settings, installation.context, watch.ready, watch.render_now))
+        app = ApiAndDashboard(served, Page(settings.path_prefix), settings.path_prefix)
         api = ApiService(app, listen(settings.api_bind, or_any=any_port), settings.api_listener)
     at = _health_bind(settings, any_port=any_port)
     health = HealthServer(

@@ -14,10 +14,9 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.signatures import digest_of
 from tickwright.plugin import Ownership
 from tickwright.process.database import translated
+from tickwright.store.paging import installation_id
 from tickwright.store.pool import Pool
-from tickwright.store.queries import load
 
-_SQL = load("tickwright.process.sql", "wiring.sql")
 ASK_AGAIN_S = 2.0
 NAME_CHARS = 16
 OWNER_CHARS_MAX = 100
@@ -44,7 +43,7 @@ class OwnershipCheck:
             return True
         if not self._installation:
             with translated():
-                found = await self._pool.fetchval(_SQL["installation"])
+                found = await installation_id(self._pool)
             self._installation = digest_of("belonging", found).hex()[:NAME_CHARS]
         for name, place in list(self._open.items()):
             try:

@@ -64,8 +64,8 @@ def _loaded(point: EntryPoint) -> object:
 
 
 PLUGINS = load_plugins()
-API = "api"
-ROLES = (*(role for plugin in PLUGINS for role in plugin.roles), API)
+API_ROLE = "api"
+ROLES = (*(role for plugin in PLUGINS for role in plugin.roles), API_ROLE)
 
 
 def check_roles(roles: Sequence[str]) -> tuple[str, ...]:

@@ -20,10 +20,10 @@ from tickwright.rest.listener import Listener, bind
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Any, Send], Awaitable[None]]
-API = "/v1"
+API_PATH = "/v1"
 
 
-class Front:
+class ApiAndDashboard:
     """An ASGI application that joins two; ``prefix`` is such as ``/tickwright``, or empty at the root."""
 
     def __init__(self, api: Application, page: Application, prefix: str = "") -> None:
@@ -60,7 +60,7 @@ class Front:
 
 def is_api(path: str) -> bool:
     """Return whether the API answers at ``path``."""
-    return path in OPEN_PATHS or path == API or path.startswith(f"{API}/")
+    return path in OPEN_PATHS or path == API_PATH or path.startswith(f"{API_PATH}/")
 
 
 _log = structlog.get_logger("tickwright.api")

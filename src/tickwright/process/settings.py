@@ -13,7 +13,7 @@ from tickwright.plugin.settings import PREFIX, Settings, SettingsPart
 from tickwright.process.plugins import PLUGINS
 
 OUTSIDE = frozenset({"TICKWRIGHT_PG_BIN"})
-"""Variables that other rooms read: the programs of the embedded server."""
+"""Variables that are no settings: ``embedded`` reads the folder of its server's programs."""
 _INHERITED = ("TICKWRIGHT_TEST_", "TICKWRIGHT_EXAMPLE_", SECRET)
 
 

@@ -165,7 +165,7 @@ class Supervisor:
         """Return the state of every service."""
         return [runner.state() for runner in self._runners]
 
-    def request(self) -> None:
+    def request_stop(self) -> None:
         """Ask to stop: the first time gracefully, the second time at once. Safe from a signal handler."""
         if self._quiesce_asked.is_set():
             self._stop_asked.set()

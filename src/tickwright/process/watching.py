@@ -11,17 +11,16 @@ from tickwright.api.context import Readiness
 from tickwright.engine.facts import Facts
 from tickwright.engine.leases import leases_source
 from tickwright.engine.session import WorkerSession
-from tickwright.engine.table_locks import TableLocks
 from tickwright.observe.isolation import Isolation
 from tickwright.observe.metrics import MetricsPage, Sample, Source, TickwrightCollector
 from tickwright.plugin import Context
 from tickwright.plugin.overview import ANSWER_S, OverviewPart, OverviewParts
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
-from tickwright.process.health import DatabaseCheck, HealthServer
+from tickwright.process.health import DatabaseCheck, readiness
 from tickwright.process.installation import metric_specs
 from tickwright.process.supervisor import ServiceState, Supervisor
-from tickwright.store.pool import UNAVAILABLE, DiskFull, Pool, slowness
+from tickwright.store.pool import UNAVAILABLE, DiskFull, Pool
 
 REMEMBER_S = 2.0
 
@@ -126,22 +125,10 @@ class Watch:
         """Return the state of every service."""
         return [] if self._supervisor is None else self._supervisor.states()
 
-    @property
-    def now(self) -> Callable[[], bytes]:
-        """Render the page at once, with the database's last readings."""
-        return lambda: generate_latest(self._registry)
+    def render_now(self) -> bytes:
+        """Return the page with the database's last readings."""
+        return generate_latest(self._registry)
 
     async def ready(self) -> Readiness:
-        """Return whether the database answers and every loop has ticked."""
-        return readiness(self.states(), database=await self.check.answers())
-
-
-def readiness(states: Sequence[ServiceState], *, database: bool) -> Readiness:
-    """Return the readiness. Without the database no service can work, except the health server."""
-    waits = "waits for the database"
-    checks = {
-        state.name: "not ready" if not state.ready else "ok" if database or state.name == HealthServer.name else waits
-        for state in states
-    }
-    checks["database"] = TableLocks.operator_message() or slowness() or ("ok" if database else "no answer")
-    return Readiness(database and all(state.ready for state in states), checks)
+        """Return the readiness of this process for the API's listener."""
+        return readiness(self.states(), database=await self.check.answers(), needs_room=False)

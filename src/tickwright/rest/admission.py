@@ -147,7 +147,7 @@ class Admission:
         """Number of bytes that clients have not read."""
         return sum(connection.transport.get_write_buffer_size() for connection in self._unread)
 
-    def waits(self, connection: Connection) -> None:
+    def note_unread(self, connection: Connection) -> None:
         """Count unread bytes of a connection; above the limit close connections, perhaps this one."""
         if connection not in self._address_of:  # refused, or closed already
             return
@@ -155,11 +155,11 @@ class Admission:
         while self.unread_bytes > self.limits.unread_bytes and len(self._unread) > 1:
             self._close(self._slowest(), "unread")
 
-    def has_read(self, connection: Connection) -> None:
+    def note_read(self, connection: Connection) -> None:
         """Stop counting a connection whose client has read everything."""
         self._unread.pop(connection, None)
 
-    def facts(self) -> dict[str, int]:
+    def take_counts(self) -> dict[str, int]:
         """Return how many connections were closed since the last call, by reason."""
         found = {name: count for name, count in {**self._counts, "too_slow": self.cut}.items() if count}
         self._counts.clear()

@@ -24,11 +24,11 @@ class Gate(Protocol):
     async def read_bytes(self, request: Any, bytes_max: int | None = None) -> bytes:
         """Return a JSON body as bytes; at most ``bytes_max``, or the limit of any body."""
 
-    def check_role(self, scope: Any, role: Role, needed: str | None = None) -> None:
-        """Refuse the caller of an ASGI scope as :meth:`allow` does, for a route without the framework."""
+    def check_role(self, request: Any, role: Role, scope: str | None = None) -> None:
+        """Refuse the caller of an ASGI request (its scope) as :meth:`allow` does, for a route without the framework."""
 
-    async def read_raw(self, scope: Any, receive: Any) -> bytes:
-        """Return the JSON body of an ASGI scope as bytes, for a route without the framework."""
+    async def read_raw(self, request: Any, receive: Any) -> bytes:
+        """Return the JSON body of an ASGI request (its scope) as bytes, for a route without the framework."""
 
     def stream(self, request: Any, *, csv: bool = False) -> AsyncIterator[bytes]:
         """Yield an NDJSON body piece by piece; with ``csv`` also CSV."""

@@ -29,6 +29,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tickwright.ports.caller import CALLER
 from tickwright.rest.admission import UNREAD_UNCOUNTED, Admission, Admitted, ListenerLimits
+from tickwright.rest.problems import SAFE_HEADERS
 
 HEAD_BYTES_MAX = 32_768
 FIELDS_MAX = 256
@@ -39,7 +40,6 @@ TICKS_PER_S = 10
 TRANSPORT = "tickwright.transport"
 PROBES = frozenset({b"healthz", b"readyz", b"metrics"})
 _CLOSE = [(b"connection", b"close")]
-_SAFE = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 _log = structlog.get_logger("tickwright.listener")
 
 
@@ -53,7 +53,7 @@ class _Refusal:
         self._status, self._title = status, title
         self._headers = [
             *((b"content-type", b"application/problem+json"), (b"content-length", str(len(self._body)).encode())),
-            *(_SAFE + _CLOSE),
+            *(SAFE_HEADERS + _CLOSE),
             *([(b"retry-after", b"1")] if status == 503 else []),
         ]
 
@@ -208,13 +208,13 @@ class BoundedProtocol(HttpToolsProtocol):
         """Set a deadline for a client that does not read."""
         super().pause_writing()
         self._watch_reading(self.loop.time())
-        self._admission.waits(self)
+        self._admission.note_unread(self)
 
     def resume_writing(self) -> None:
         """Remove that deadline after the client has read."""
         super().resume_writing()
         self._unread_due_s = inf
-        self._admission.has_read(self)
+        self._admission.note_read(self)
         self._begin_next()
 
     # ------------------------------------------------------------------ callbacks of the parser
@@ -440,7 +440,7 @@ class Listener(uvicorn.Server):
             now_s = asyncio.get_running_loop().time()
             connections: list[Any] = list(self.server_state.connections)
             self.admission.cut += sum([connection.check(now_s) for connection in connections])
-        if counter % (10 * TICKS_PER_S) == 0 and (facts := self.admission.facts()):
+        if counter % (10 * TICKS_PER_S) == 0 and (facts := self.admission.take_counts()):
             _log.warning("listener.overloaded", **facts)
         return await super().on_tick(counter)
 

@@ -79,7 +79,7 @@ def left_s() -> float | None:
     return None if bound is None or bound.over else bound.left_s()
 
 
-async def bounded(call: Callable[..., Awaitable[Any]], *args: Any, timeout: float | None, **more: Any) -> Any:
+async def run_within(call: Callable[..., Awaitable[Any]], *args: Any, timeout: float | None, **more: Any) -> Any:
     """Run a statement of the driver within the remaining time.
 
     Raises:

@@ -118,7 +118,7 @@ def shown_url(url: str) -> str:
 def _parts(url: str) -> Mapping[str, str]:
     found = _URL.fullmatch(url)
     if found is None or not all(_is_host(host) for host in found["hosts"].split(",")):
-        raise Rejected("invalid_database_url", "TICKWRIGHT_DATABASE_URL is not a postgresql:// URL")
+        raise Rejected("invalid_database_url", "not a postgresql:// URL")
     if not found["scheme"].startswith("postgres"):
         raise Rejected("invalid_database_url", f"{found['scheme']}:// is not PostgreSQL; use postgresql://…")
     for word in (found["query"] or "").split("&"):

@@ -20,6 +20,11 @@ NEWEST = 2**63 - 1
 _MAC_BYTES = 16
 
 
+async def installation_id(pool: Pool) -> str:
+    """Return the id of this installation, which is secret: show only digests of it."""
+    return str(await pool.fetchval(_SQL["installation_id"]))
+
+
 class Cursors:
     """Makes and reads cursors, which are valid on all replicas of one installation."""
 
@@ -49,7 +54,7 @@ class Cursors:
 
     async def _mac(self, body: bytes, listing: tuple[Any, ...]) -> bytes:
         if self._secret is None:
-            self._secret = digest_of("cursor", await self._pool.fetchval(_SQL["installation"]))
+            self._secret = digest_of("cursor", await installation_id(self._pool))
         return hmac.digest(self._secret, digest_of(*listing) + body, "sha256")[:_MAC_BYTES]
 
 
@@ -67,7 +72,7 @@ def _forged() -> Rejected:
     )
 
 
-def bounded(limit: int) -> int:
+def checked_limit(limit: int) -> int:
     """Return ``limit`` if a page may have that many rows.
 
     Raises:

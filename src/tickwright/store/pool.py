@@ -12,7 +12,7 @@ import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
-from tickwright.store.bounds import Request, Shares, TookTooLong, bounded, current_request, left_s
+from tickwright.store.bounds import Request, Shares, TookTooLong, current_request, left_s, run_within
 from tickwright.store.dsn import Server, servers, shown_url
 from tickwright.store.queries import load
 
@@ -88,10 +88,10 @@ CANNOT_CONNECT = (*UNAVAILABLE, asyncpg.PostgresError)
 """Errors of a refused connection, such as 3D000, no such database."""
 
 
-async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: bool = False) -> Pool:
+async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, behind_pooler: bool = False) -> Pool:
     """Open a pool of ``min_size`` to ``max_size`` connections; of several servers, to the one that takes writes.
 
-    ``pooled`` means behind PgBouncer in transaction mode: no prepared statements, and settings in each transaction.
+    ``behind_pooler`` means PgBouncer in transaction mode: no prepared statements, and settings in each transaction.
 
     Raises:
         Unavailable: The server does not answer. Retry.
@@ -99,7 +99,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
     try:
         return await _BoundedPool(
             url,
-            connection_class=_PooledConnection if pooled else _BoundedConnection,
+            connection_class=_PoolerConnection if behind_pooler else _BoundedConnection,
             record_class=asyncpg.Record,
             init_size=None,
             min_size=min_size,
@@ -109,8 +109,8 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
             connect=connect_to,
             setup=None,
             init=None,
-            statement_cache_size=0 if pooled else 200,
-            server_settings={"timezone": "UTC", "application_name": "tickwright"} if pooled else SETTINGS,
+            statement_cache_size=0 if behind_pooler else 200,
+            server_settings={"timezone": "UTC", "application_name": "tickwright"} if behind_pooler else SETTINGS,
             command_timeout=60,
             timeout=CONNECT_TIMEOUT_S,
             max_inactive_connection_lifetime=0,
@@ -218,7 +218,7 @@ def slowness() -> str | None:
 async def _run_statement(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
     asked_s = monotonic()
     try:
-        answer = await bounded(call, *args, **more)
+        answer = await run_within(call, *args, **more)
     except BaseException as error:
         if isinstance(error, asyncpg.DiskFullError):
             DiskFull.seen_s = monotonic()
@@ -259,7 +259,7 @@ class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the drive
         return await _run_statement(super().fetchval, *args, timeout=timeout, **more)
 
 
-class _PooledConnection(_BoundedConnection):
+class _PoolerConnection(_BoundedConnection):
     """A connection behind a pooler, where each transaction may run in another server session."""
 
     __slots__ = ()

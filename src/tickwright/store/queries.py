@@ -2,8 +2,8 @@
 
 A file holds only queries such as this one::
 
-    -- name: take_slice
-    -- Take a lease on a free slice. Index: job_config_pkey.
+    -- name: take_lease
+    -- Take a lease that is free or whose deadline has passed. Index: job_config_pkey.
     UPDATE … ;
 
 Loading fails at import when a name is missing or doubled, or a query has no promise line, so a typing error appears at
@@ -21,7 +21,7 @@ _NAME = re.compile(r"^-- name: ([a-z][a-z0-9_]*)\n", re.MULTILINE)
 
 
 def load(package: str, filename: str) -> Mapping[str, str]:
-    """Return the queries of one file by name, such as those of ``leases.sql`` in the package ``tickwright.store.sql``.
+    """Return the queries of one file by name, such as those of ``leases.sql`` in the package ``tickwright.engine.sql``.
 
     Raises:
         ValueError: A query has no name, no promise line or a name that is taken. Permanent.

@@ -1,12 +1,13 @@
 """Changes have a bound: an answer comes soon and says if the outcome is unknown, and no change is half done."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pytest
+from fastapi import APIRouter, Depends
 
 from kit.api import ADMIN, Answer, RunningApi, allow_all, running_api
 from kit.processes import stopped
@@ -17,6 +18,10 @@ from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.requests import NewJob, TaskTypeRequest
 from tickwright.domain.errors import Unavailable
+from tickwright.plugin import Context, Plugin
+from tickwright.ports.caller import Role
+from tickwright.process.plugins import PLUGINS
+from tickwright.rest.gate import Gate
 from tickwright.store.bounds import LEAST_S, within
 from tickwright.store.pool import RELEASE_BOUNDED_S, open_pool
 
@@ -198,3 +203,31 @@ async def test_every_action_on_a_list_is_a_bulk_action(api: RunningApi) -> None:
     """Every path of the document with a colon after a collection."""
     paths = (await api.stranger.get("/v1/openapi.json")).json["paths"]
     assert all(is_of_many(path) for path in paths if ":" in path)
+    assert {route for plugin in PLUGINS for route in plugin.long_routes} <= paths.keys()
+
+
+class Slow(Plugin):
+    """A plugin with the same slow change at two routes, of which it names one as long."""
+
+    name = "slow"
+    long_routes = ("/v1/slow/{name}/work",)
+
+    def routes(self, context: Context, gate: Gate) -> Sequence[APIRouter]:
+        """Return both."""
+        router = APIRouter(dependencies=[Depends(gate.allow(Role.ADMIN))])
+
+        @router.post("/v1/slow/{name}/work")
+        @router.post("/v1/slow/{name}/pause")
+        async def slow(name: str) -> str:
+            await context.pool.execute("SELECT pg_sleep($1)", SOON_S / 2)
+            return name
+
+        return (router,)
+
+
+async def test_a_long_route_of_a_plugin_has_its_own_bound(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its change may take longer than a single change, which ends in time."""
+    monkeypatch.setattr("kit.api.PLUGINS", (*PLUGINS, Slow()))
+    async with running_api(database_url, limits=LIMITS) as api:
+        await unknown(api.admin.post("/v1/slow/a/pause"))
+        assert (await api.admin.post("/v1/slow/a/work")).status == 200

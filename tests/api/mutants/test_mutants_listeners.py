@@ -18,7 +18,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("no deadline for reading", BoundedProtocol._watch_reading, "self._limits.unread_s", "inf", checks.check_reading),
     (
         "clients may leave everything unread",
-        Admission.waits,
+        Admission.note_unread,
         "while self.unread_bytes >",
         "while 0 >",
         checks.check_the_unread,

@@ -125,7 +125,7 @@ async def test_a_check_of_claims_during_an_end_loses_none(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch, end: str, outcomes: Counter[str]
 ) -> None:
     """CLW-2: the ledger no longer has the claim because it has ended; it counts with its outcome."""
-    ClaimChecks(monkeypatch, ChunksStore, "owned").beside(end)
+    ClaimChecks(monkeypatch, ChunksStore, "confirm").beside(end)
     errors: dict[str, list[Exception]] = {
         "retry": [Unavailable("source_unavailable", "away")],
         "fail": [Rejected("source_refused", "no table")],
@@ -145,7 +145,7 @@ async def test_a_check_of_claims_during_the_commit_of_a_chunk_does_not_lose_it(
     batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CLW-2: neither before the answer to the commit arrives, nor while its work goes on after the chunk."""
-    looks, stops = ClaimChecks(monkeypatch, ChunksStore, "owned"), Stops()
+    looks, stops = ClaimChecks(monkeypatch, ChunksStore, "confirm"), Stops()
     stops.close("batches.chunk_done")
     process = await batches.process(Numbers(members=4), probe=stops)
     commit = Transaction.__aexit__
@@ -166,7 +166,7 @@ async def test_a_check_of_claims_during_the_commit_of_a_chunk_does_not_lose_it(
 
 async def test_a_chunk_that_did_not_end_can_be_lost_again(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """BCO-2: if its transaction failed and its work goes on, a stop of the execution still cancels it."""
-    ClaimChecks(monkeypatch, ChunksStore, "owned")
+    ClaimChecks(monkeypatch, ChunksStore, "confirm")
 
     failed = asyncio.Event()
 

@@ -241,7 +241,7 @@ async def test_a_chunk_that_is_at_work_while_its_execution_is_retried_still_coun
     await batches.pool.execute(other, batch_id)
     await Executions(batches.pool, Cursors(batches.pool)).act(ExecutionAction.RETRY, started, caller=ADA)
     held = ChunkKey(started, 0)
-    _, kept = await batches.store.owned(process.session.token, {}, {held: 1})
+    _, kept = await batches.store.confirm(process.session.token, {}, {held: 1})
     assert kept == {held}
     go_on.set()
 

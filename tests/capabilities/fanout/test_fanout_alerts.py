@@ -21,7 +21,7 @@ from tickwright.capabilities.operations.alerts.alerting import Alerting, RuleSch
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.session import WorkerSession
-from tickwright.observe.alerts import AlertRule, Finding
+from tickwright.observe.alerts import AlertFinding, AlertRule
 from tickwright.partners.outcomes import Failed
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
@@ -263,7 +263,7 @@ async def test_entities_whose_partner_is_not_called_are_not_stale(
 def test_a_rule_with_a_hold_fires_only_after_it_and_starts_over() -> None:
     """A minute of a deploy is no alert; an alert that fires already goes on under another holder."""
     schedule, rule = RuleSchedule(), AlertRule("r", "info", "", hold=timedelta(minutes=1))
-    found = [Finding("a", {}), Finding("b", {})]
+    found = [AlertFinding("a", {}), AlertFinding("b", {})]
     assert schedule.lasting(rule, found, {"b"}, 0.0) == found[1:]
     assert schedule.lasting(rule, found[:1], set(), 59.0) == []
     assert schedule.lasting(rule, found, set(), 60.0) == found[:1]
@@ -342,5 +342,5 @@ async def test_dead_letters_are_an_alert_until_they_are_gone_and_the_counts_are_
         else:
             await world.pool.execute("DELETE FROM tickwright.messages")
         await watch.until("fanout_dead_letters")
-        node.supervisor.request()
+        node.supervisor.request_stop()
         await running

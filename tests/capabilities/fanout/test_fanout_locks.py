@@ -13,7 +13,7 @@ from kit.redis_fanout import LONG, open_session
 from kit.servers import PostgresServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
-from tickwright.capabilities.fanout.scheduler.publisher import LedgerMarks
+from tickwright.capabilities.fanout.scheduler.marks import LedgerMarks
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import EntityWindow, Run, Success
 from tickwright.store.migrate import migrate

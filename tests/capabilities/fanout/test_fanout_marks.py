@@ -21,7 +21,7 @@ from kit.redis_fanout import (
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
-from tickwright.capabilities.fanout.scheduler.publisher import LedgerMarks
+from tickwright.capabilities.fanout.scheduler.marks import LedgerMarks
 from tickwright.ports.fanout import EntityWindow, Mark, Marks, Run
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.connection import RedisClient

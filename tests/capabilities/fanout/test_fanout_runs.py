@@ -23,7 +23,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.session import WorkerSession
-from tickwright.ports.fanout import Ended, Run, RunStart, Success
+from tickwright.ports.fanout import HeldRun, Run, RunStart, Success
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.stores import RedisRunClaims
 
@@ -117,7 +117,7 @@ async def test_a_repeated_end_succeeds_again_and_is_written_once(stores: RunStor
     heir = await begin_one(stores.store, RUN, second)
     assert heir.start is RunStart.BEGUN
     assert not await end_one(stores.store, RUN, begun, first)
-    assert await stores.store.renew([Ended(RUN, heir)], second) == [True]
+    assert await stores.store.renew([HeldRun(RUN, heir)], second) == [True]
     if stores.name == "ledger":
         assert tuple(await stores.pool.fetchrow(COUNTS, WINDOW)) == (0, 1, 0, 0)
 
@@ -154,9 +154,9 @@ async def test_a_renewal_succeeds_only_for_the_owner_of_a_run(stores: RunStore) 
     """Until the run ends."""
     first, second = stores.owners
     begun = await begin_one(stores.store, RUN, first)
-    held = Ended(RUN, begun)
+    held = HeldRun(RUN, begun)
     assert await stores.store.renew([held], first) == [True]
-    stranger, old = Ended(NEXT._replace(entity_code="x"), begun), Ended(RUN, begun._replace(fence=1))
+    stranger, old = HeldRun(NEXT._replace(entity_code="x"), begun), HeldRun(RUN, begun._replace(fence=1))
     assert await stores.store.renew([stranger, held, old], first) == [False, True, False]
     assert await stores.store.renew([held], second) == [False]
     await end_one(stores.store, RUN, begun, first)
@@ -205,7 +205,7 @@ async def test_overlapping_calls_in_any_order_do_not_deadlock(stores: RunStore) 
         store, owner = (stores.store, stores.other)[side], stores.owners[side]
         asked = runs if side else runs[::-1]
         found = await store.begin(asked, owner)
-        held = [Ended(run, one) for run, one in zip(asked, found, strict=True) if one.start is RunStart.BEGUN]
+        held = [HeldRun(run, one) for run, one in zip(asked, found, strict=True) if one.start is RunStart.BEGUN]
         return sum(await store.end(held, owner))
 
     assert sum(await asyncio.gather(process(0), process(1))) == 200
@@ -227,7 +227,7 @@ async def test_a_claim_in_redis_ends_by_itself_unless_it_is_renewed(redis_server
 
         fence = await eventually_async(taken_over)
         assert not await end_one(runs, RUN, dead, 1), "a zombie ended its heir's run"
-        assert await runs.renew([Ended(RUN, dead)], 1) == [False]
+        assert await runs.renew([HeldRun(RUN, dead)], 1) == [False]
         assert await end_one(runs, RUN, dead._replace(fence=fence), 2)
 
 
@@ -241,15 +241,15 @@ async def test_successes_are_carried_until_they_are_deleted(redis_server: RedisS
         for code in codes:
             run = Run(code, "L", WINDOW, 1)
             begun = await begin_one(runs, run, 1)
-            assert await runs.end([Ended(run, begun)], 1, carry=True) == [True]
+            assert await runs.end([HeldRun(run, begun)], 1, carry=True) == [True]
             expected.append(Success(code, "L", WINDOW, begun.begun_s))
         failing = Run("f", "L", WINDOW, 1)
-        await runs.end([Ended(failing, await begin_one(runs, failing, 1), error="no luck")], 1, carry=True)
+        await runs.end([HeldRun(failing, await begin_one(runs, failing, 1), error="no luck")], 1, carry=True)
         assert sorted(await runs.carried(10)) == sorted(expected)
         assert len(await runs.carried(2)) == 2
         newer = Run("a", "L", WINDOW + 900, 1)
         begun = await begin_one(runs, newer, 1)
-        await runs.end([Ended(newer, begun)], 1, carry=True)
+        await runs.end([HeldRun(newer, begun)], 1, carry=True)
         await runs.forget(expected)
         assert await runs.carried(10) == [Success("a", "L", WINDOW + 900, begun.begun_s)]
 
@@ -264,7 +264,7 @@ async def test_a_flush_repeats_no_fence(redis_server: RedisServer) -> None:
         after = await begin_one(runs, RUN, 1)
         assert after.fence > before.fence
         assert not await end_one(runs, RUN, before, 1)
-        assert await runs.renew([Ended(RUN, before), Ended(RUN, after)], 1) == [False, True]
+        assert await runs.renew([HeldRun(RUN, before), HeldRun(RUN, after)], 1) == [False, True]
 
 
 # ---------------------------------------------------------------------- the ledger
@@ -308,7 +308,7 @@ async def test_the_runs_of_a_lost_session_are_free(ledger: RunStore) -> None:
     async with ledger.pool.acquire() as connection, connection.transaction():
         await connection.execute(LOSE, zombie)
         await ledger.store.reclaim(connection, [zombie])
-    assert await ledger.store.renew([Ended(RUN, held[0])], zombie) == [False]
+    assert await ledger.store.renew([HeldRun(RUN, held[0])], zombie) == [False]
     assert not await end_one(ledger.store, RUN, held[0], zombie), "a zombie ended what was reclaimed"
     assert [one.start for one in await ledger.other.begin([RUN, other], heir)] == [RunStart.BEGUN] * 2
     assert not await end_one(ledger.store, other, held[1], zombie), "a zombie ended its heir's run"

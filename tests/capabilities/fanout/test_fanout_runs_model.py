@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from kit.redis_fanout import LOSE, OPEN, fresh_prefix
 from kit.servers import RedisServer
 from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims
-from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, RunStart
+from tickwright.ports.fanout import HeldRun, Run, RunClaim, RunClaims, RunStart
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.connection import RedisClient
 from tickwright.transports.redis.stores import RedisRunClaims
@@ -48,7 +48,7 @@ class Claim:
 
     run: Run
     owner: int
-    begun: list[Begun]
+    begun: list[RunClaim]
     ended: bool = False
 
 
@@ -138,7 +138,7 @@ class RunLife(RuleBasedStateMachine):
         held = self.model.is_held(number)
         expected = held or (claim.ended and self.model.is_last(number))
         for store, begun in zip(self.stores, claim.begun, strict=True):
-            ended = Ended(claim.run, begun, "no luck" if ending == "failure" else None, ending == "release")
+            ended = HeldRun(claim.run, begun, "no luck" if ending == "failure" else None, ending == "release")
             assert self.do(store.end([ended], claim.owner)) == [expected], type(store).__name__
         if held:
             self._write(claim, ending)
@@ -161,7 +161,7 @@ class RunLife(RuleBasedStateMachine):
         claim, owner = self.model.claims[number], self.owners[who]
         expected = self.model.is_held(number) and claim.owner == owner
         for store, begun in zip(self.stores, claim.begun, strict=True):
-            assert self.do(store.renew([Ended(claim.run, begun)], owner)) == [expected], type(store).__name__
+            assert self.do(store.renew([HeldRun(claim.run, begun)], owner)) == [expected], type(store).__name__
 
     @rule(who=OWNERS)
     def lose(self, who: int) -> None:
@@ -172,7 +172,7 @@ class RunLife(RuleBasedStateMachine):
         for number, claim in enumerate(self.model.claims):
             if claim.owner == old and self.model.is_held(number):
                 self.model.cursor(claim.run).holder = None
-                self.do(self.stores[0].end([Ended(claim.run, claim.begun[0], released=True)], old))
+                self.do(self.stores[0].end([HeldRun(claim.run, claim.begun[0], released=True)], old))
                 claim.begun[0] = claim.begun[0]._replace(fence=1)  # as after its expiry
         self.owners[who] = self.do(self.pool.fetchval(OPEN))
 

@@ -245,6 +245,7 @@ async def test_a_shift_out_of_the_calendar_moves_nothing(pool: Pool, service: Jo
     with pytest.raises(Rejected) as refused:
         await service.many.reschedule(call(JobFilter(ids=tuple(jobs))), BulkMove(shift=timedelta(days=300)))
     assert refused.value.code == "time_out_of_range"
+    assert refused.value.message.endswith("nothing was moved")
     assert await pool.fetch("SELECT id, execute_at FROM tickwright.scheduled_tasks ORDER BY id") == before
 
 

@@ -211,7 +211,9 @@ async def test_a_requeue_that_continues_takes_nothing_twice(
     assert (second.ids, second.more, second.next) == (ids[2:], False, None)
     assert (await dead.count(kind, subject="pg:x")).requeued == 1
     assert (await dead.count(kind, subject="pg:y")).requeued == 0
-    assert (await refused(dead.count(kind))).code == "empty_filter"
+    for empty in (dead.count(kind), dead.requeue(kind, caller=ADMIN, ids=())):
+        error = await refused(empty)
+        assert (error.code, error.message) == ("empty_filter", "say which dead letters: ids or subject")
     other = dead.requeue(kind, caller=ADMIN, subject="pg:y", cursor=first.next)
     assert (await refused(other)).code == "invalid_cursor"
 

@@ -256,7 +256,7 @@ async def test_jobs_of_a_claim_under_way_are_released_when_their_type_is_paused(
             kinds = [entry.task_type for entry in worker.types().values()]
             worker._adopt([replace(kind, paused=kind.name == "t") for kind in kinds])
             take(claimed)
-            kept.update({row.id: worker.runner.pull(row.id) is not None for row in claimed.rows})
+            kept.update({row.id: worker.runner.remove_job(row.id) is not None for row in claimed.rows})
 
         monkeypatch.setattr(worker, "take", pause_first)
         late = await engine.insert("t")

@@ -372,7 +372,7 @@ async def test_an_internal_error_after_an_attempt_costs_no_slot(
 
     with capture_logs() as lines:
         async with _engine(database_url, _base, slots=1) as engine:
-            monkeypatch.setattr(OutcomeRecorder, "ended", broken)
+            monkeypatch.setattr(OutcomeRecorder, "record_ended", broken)
             job = await engine.insert("strange", max_attempts=ATTEMPTS)
             await engine.until(job, "processing")
             await _sound_ones_end(engine)
@@ -387,7 +387,7 @@ MUTANTS = {
     "base": (Runner._attempt, "except BaseException as error:", "except Exception as error:"),
     "nameless_fail": (outcome_of_raised, "except BaseException as failure:", "except ZeroDivisionError as failure:"),
     "cyclic": (outcome_of_result, "except BaseException as error:", "except (TypeError, ValueError) as error:"),
-    "unwritable": (OutcomeRecorder._errored, "_kept(error.message)", "error.message"),
+    "unwritable": (OutcomeRecorder._errored, "_storable_text(error.message)", "error.message"),
     "refused": (ResultWriter._refused, 'self.add("fail", batch.ids[0], "failed", why)', "pass"),
     "swallowed": (Runner._slot, "if me.cancelling():", "if False:"),
 }

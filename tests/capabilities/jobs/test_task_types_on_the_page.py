@@ -9,7 +9,7 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.engine import insert, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.figures import COUNT_MAX, TypesNow
+from tickwright.capabilities.jobs.figures import FIGURES_COUNT_MAX, TypeFigureReader
 from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import Job
 
@@ -73,7 +73,7 @@ async def test_figures_show_waiting_jobs_and_what_workers_did(database_url: str)
     async with running_engine(database_url, {"flaky": flaky}, kinds={"flaky": kind}) as engine:
         counters = WorkerCounters(engine.worker)
         engine.session.facts["counters"] = lambda: {"jobs": counters.jobs(), "types": counters.types()}
-        types = TypesNow(engine.pool)
+        types = TypeFigureReader(engine.pool)
         for _ in range(3):
             await insert(engine.pool, "waits", at="now() + interval '1 hour'")
         await insert(engine.pool, "waits", at="now() - interval '1 minute'")
@@ -100,12 +100,12 @@ async def test_figures_show_waiting_jobs_and_what_workers_did(database_url: str)
 
 async def test_figures_are_queried_once_a_second_for_any_number_of_requests(api: RunningApi) -> None:
     """A dashboard in every browser costs as much as one."""
-    types = TypesNow(api.pool)
+    types = TypeFigureReader(api.pool)
     answers = await asyncio.gather(*(types.figures() for _ in range(50)))
     assert all(answer is answers[0] for answer in answers)
-    assert answers[0].capped_at == COUNT_MAX
+    assert answers[0].capped_at == FIGURES_COUNT_MAX
     assert (await api.viewer.get("/v1/task-types:figures")).json == {
         "items": [],
-        "capped_at": COUNT_MAX,
+        "capped_at": FIGURES_COUNT_MAX,
         "partial": False,
     }

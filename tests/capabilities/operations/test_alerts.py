@@ -22,7 +22,7 @@ from tickwright.capabilities.operations.alerts import alerting as module
 from tickwright.capabilities.operations.alerts.alerting import Alerting, ClockWatch, RuleSchedule
 from tickwright.capabilities.polling.relay import batches as relay_store
 from tickwright.engine.leases import Lease, Leases
-from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, AlertRule, Finding, summary_of
+from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, AlertFinding, AlertRule, summary_of
 from tickwright.ports.polls import Committed, PartitionOffsets
 from tickwright.process.plugins import PLUGINS
 
@@ -672,7 +672,7 @@ async def test_of_the_loops_of_all_roles_one_evaluates(pool: asyncpg.Pool) -> No
     """Of three loops one evaluates; when that one stops another does."""
     loops = [alerting(pool) for _ in range(3)]
     tasks = [asyncio.create_task(loop.run()) for loop in loops]
-    await eventually_async(lambda: sum(loop.leading for loop in loops) == 1)
+    await eventually_async(lambda: sum(loop.lease is not None for loop in loops) == 1)
     for loop in loops:
         await loop.quiesce()
         await loop.stop()
@@ -829,7 +829,7 @@ def test_a_rule_with_a_longer_period_runs_again_in_a_repeated_round() -> None:
 def test_a_summary_never_fails_for_a_missing_fact() -> None:
     """A rule's text and its query may differ; the alert is still written."""
     rule = AlertRule("r", "info", "{subject} {nothing}")
-    assert summary_of(rule, Finding("s", {})) == "s ?"
+    assert summary_of(rule, AlertFinding("s", {})) == "s ?"
 
 
 def test_names_are_unique() -> None:

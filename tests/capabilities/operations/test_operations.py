@@ -8,7 +8,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.nodes import started
-from tickwright.capabilities.operations import machinery
+from tickwright.capabilities.operations import actions
 from tickwright.engine.leases import Lease, Leases
 from tickwright.plugin.settings import Settings
 from tickwright.process.installation import lease_purposes
@@ -92,7 +92,7 @@ async def test_a_worker_shows_everything_that_it_holds_and_nothing_else(api: Run
 
 async def test_a_worker_shows_at_most_a_hundred_of_each_kind(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """And says of which kinds it holds more."""
-    monkeypatch.setattr(machinery, "SHOWN_MAX", 5)
+    monkeypatch.setattr(actions, "SHOWN_MAX", 5)
     await api.pool.execute(JOBS, 20)
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 7, fence = 1")
     worker = (await api.viewer.get("/v1/workers/7")).json
@@ -198,7 +198,7 @@ async def test_a_destination_says_whether_it_is_sent_waits_or_is_stuck(api: Runn
 
 async def test_counts_of_destinations_are_bounded(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """All counts together; from the bound on the number is that many or more."""
-    monkeypatch.setattr(machinery, "ROWS_SEARCHED_MAX", 10)
+    monkeypatch.setattr(actions, "ROWS_SEARCHED_MAX", 10)
     await waits(api, "pg:a", 50)
     await waits(api, "pg:b", 1)
     found = await destinations(api)
@@ -207,7 +207,7 @@ async def test_counts_of_destinations_are_bounded(api: RunningApi, monkeypatch: 
 
 async def test_a_destination_is_tried_again_now(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own messages that wait for a retry, in bounded steps; the audit trail has an entry if any changed."""
-    monkeypatch.setattr(machinery, "RETRY_MAX", 2)
+    monkeypatch.setattr(actions, "RETRY_MAX", 2)
     await waits(api, "pg:slow", 3, LATER)
     [other] = await waits(api, "pg:other", 1, LATER)
     first = (await api.operator.post("/v1/outbox:retry", {"destination": "pg:slow"})).json

@@ -14,7 +14,7 @@ from kit.polling import Ground
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.search import JobFilter, JobSearch
-from tickwright.capabilities.jobs.figures import TypesNow
+from tickwright.capabilities.jobs.figures import TypeFigureReader
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.jobs.overview import SQL, read_backlog
 from tickwright.capabilities.polling.overview import SQL as POLLING
@@ -190,7 +190,7 @@ async def test_runs_of_entities_are_in_the_throughput_and_in_the_figures_of_thei
 
                 await eventually_async(counted, 20.0)
             finally:
-                node.supervisor.request()
+                node.supervisor.request_stop()
                 await running
 
 
@@ -212,12 +212,12 @@ async def test_unknown_types_hide_no_registered_type_from_figures(pool: Pool) ->
     await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('real', 'python:real')")
     insert = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at)"
     await pool.execute(f"{insert} SELECT 'real', now() FROM generate_series(1, 50)")
-    figures, counts = await TypesNow(pool).figures(), await JobSearch(pool).count(JobFilter())
+    figures, counts = await TypeFigureReader(pool).figures(), await JobSearch(pool).count(JobFilter())
     assert not figures.partial
     assert (counts.counts["pending"], counts.at_least) == (50, frozenset())
 
     await pool.execute(f"{insert} SELECT '0x' || n, now() FROM generate_series(1, 1500) AS n")
-    figures, counts = await TypesNow(pool).figures(), await JobSearch(pool).count(JobFilter())
+    figures, counts = await TypeFigureReader(pool).figures(), await JobSearch(pool).count(JobFilter())
     assert [one.due for one in figures.items if one.name == "real"] == [50]
     assert figures.partial
     assert counts.counts["pending"] >= 50  # those of the registered type; a busy machine counts few more

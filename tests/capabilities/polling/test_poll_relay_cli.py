@@ -75,7 +75,7 @@ async def test_the_relay_role_publishes_polls_by_the_environment_alone(
         async with open_node(settings, ["relay"], any_port=True) as node:
             running = asyncio.create_task(node.run(signals=False))
             await world.emptied()
-            node.supervisor.request()
+            node.supervisor.request_stop()
             await running
         seen = await world.seen()
         check_exactly_once(seen, world.expected)

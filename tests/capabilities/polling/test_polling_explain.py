@@ -143,7 +143,7 @@ async def test_every_reason_that_holds_up_a_tracker_is_explained(
         "FROM tickwright.partners"
     )
     said = await why(api, tracker)
-    assert list(said) == ["breaker_open", "partner_asked_to_wait", "in_slot"]
+    assert list(said) == ["partner_asked_to_wait", "breaker_open", "in_slot"]
     assert "HTTP 503" in said["breaker_open"]
     await pool.execute("UPDATE tickwright.partner_states SET breaker = 'half_open', blocked_until = NULL")
     assert list(await why(api, tracker)) == ["breaker_half_open", "in_slot"]

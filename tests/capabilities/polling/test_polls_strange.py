@@ -108,7 +108,7 @@ async def test_the_suite_notices_a_cancelled_task_that_counts_as_ended(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: a function that cancels its own task does not fail."""
-    mutate(monkeypatch, tasks.ends_task, "task in _ENDED", "task is not None and task.cancelling() > 0")
+    mutate(monkeypatch, tasks.is_final_cancel, "task in _ENDED", "task is not None and task.cancelling() > 0")
     with pytest.raises(AssertionError, match="POL-1"):
         await check_failures_are_counted(database_url)
 
@@ -117,7 +117,7 @@ async def test_the_suite_notices_a_cancellation_that_is_no_failure(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: a function that raises a cancellation does not fail, and is tried again at once."""
-    mutate(monkeypatch, PartnerDispatcher._call, "if ends_task(error):", "if not isinstance(error, Exception):")
+    mutate(monkeypatch, PartnerDispatcher._call, "if is_final_cancel(error):", "if not isinstance(error, Exception):")
     monkeypatch.setattr(sys.modules[__name__], "_strange", _cancelled)
     with pytest.raises(AssertionError, match="POL-1"):
         await check_strange_functions_cost_their_poll_only(database_url)

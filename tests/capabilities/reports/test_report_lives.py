@@ -15,7 +15,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
 from tickwright.capabilities.reports.merge import supervisor
 from tickwright.capabilities.reports.parts import listeners as listening
-from tickwright.capabilities.reports.parts.store import HASH_TTL, PartsStore
+from tickwright.capabilities.reports.parts.store import HASH_TTL, PartRows
 from tickwright.engine import claimed_work
 from tickwright.transports.redis.stores import RedisParts
 
@@ -45,7 +45,7 @@ async def test_the_hashes_of_reports_under_way_are_renewed_once_a_minute(
     report_worlds: ReportWorlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger gets every part every second; Redis gets reports of one time to live in one call, once a minute."""
-    checks = ClaimChecks(monkeypatch, PartsStore, "keep")
+    checks = ClaimChecks(monkeypatch, PartRows, "confirm")
     world, gate = await report_worlds.make("redis"), Gate()
     touched: list[tuple[list[int], timedelta]] = []
 
@@ -68,7 +68,7 @@ async def test_a_check_during_the_write_of_a_result_does_not_lose_the_part(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CLW-2: the ledger no longer lists the claim, because the part is done: it is not cancelled and counts as done."""
-    ClaimChecks(monkeypatch, PartsStore, "keep").beside("finish")
+    ClaimChecks(monkeypatch, PartRows, "confirm").beside("finish")
     async with alone.process({"lefts": functions()["lefts"]}) as process:
         await alone.finished(await alone.request(plan_of("lefts"), {"rows": 1}))
         await eventually_async(lambda: process.listener.running == 0, what="it has ended in this process, too")
@@ -104,7 +104,7 @@ async def test_a_hash_is_renewed_while_its_step_waits_for_a_slot(
 ) -> None:
     """Parts survive a queue of merges that outlasts their time to live."""
     monkeypatch.setattr(supervisor, "RENEW_S", 0.0)
-    monkeypatch.setattr(claimed_work, "KEEP_S", 0.02)
+    monkeypatch.setattr(claimed_work, "CHECK_S", 0.02)
     world, stops = await report_worlds.make("redis"), Stops()
     assert isinstance(world.shared, RedisParts)
     redis = world.shared._redis._client

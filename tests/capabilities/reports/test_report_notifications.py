@@ -83,7 +83,7 @@ async def test_the_end_of_a_report_is_notified_over_http_and_signed(database_url
             finished, failed = await ask(node, type="users", notify="ops"), await ask(node, type="scores")
             await eventually_async(lambda: len(ends(receiver, secret)) == 2, 60, what="both notifications arrive")
         finally:
-            node.supervisor.request()
+            node.supervisor.request_stop()
             await work
         notified = {content["report_id"]: (one.id, content) for one, content in ends(receiver, secret)}
         (good_id, good), (bad_id, bad) = notified[finished], notified[failed]

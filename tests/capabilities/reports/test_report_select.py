@@ -6,8 +6,8 @@ import duckdb
 import pytest
 
 from tickwright.capabilities.reports.merge import sandbox as select_check
-from tickwright.capabilities.reports.merge.merge import PartFile, check_select, feed, merge
-from tickwright.capabilities.reports.merge.sandbox import MergeBounds, open_duck
+from tickwright.capabilities.reports.merge.merge import PartFile, feed, merge
+from tickwright.capabilities.reports.merge.sandbox import MergeBounds, check_select, open_duck
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 

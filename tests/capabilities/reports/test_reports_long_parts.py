@@ -107,9 +107,9 @@ async def test_parts_of_passed_over_types_are_not_claimed(alone: ReportWorld) ->
     asked = [await alone.request(query("SELECT 1 AS v"), {"n": number}, kind=kind) for number, kind in enumerate("aab")]
 
     async def claim(*but: tuple[str, str]) -> list[int]:
-        return [claim.key.report_id for claim in await alone.parts.claim(1, {SOURCE: 1}, but=but)]
+        return [claim.key.report_id for claim in await alone.parts.claim(1, {SOURCE: 1}, excluding=but)]
 
     assert await claim((SOURCE, "a"), (SOURCE, "b")) == []
-    assert await alone.parts.claim(1, {SOURCE: 1}, but=[(SOURCE, "b")], announced=(asked[2], "a")) == []
+    assert await alone.parts.claim(1, {SOURCE: 1}, excluding=[(SOURCE, "b")], announced=(asked[2], "a")) == []
     assert await claim((SOURCE, "a")) == [asked[2]]
     assert await claim(("source:other", "a")) == [asked[0]]

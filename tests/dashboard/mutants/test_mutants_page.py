@@ -162,8 +162,8 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ),
     ("hidden data is found", job_routes._filter, "sight().data", "True", checks.check_hiding),
     ("masked addresses are found", job_routes._filter, "sight().whole", "True", checks.check_masking_of_searches),
-    ("reads are not bound", app.Api._bounds, "if is_open_ended(path)", "if True", checks.check_reads_are_bound),
-    ("statements are not bound", bounds.bounded, "if left is None or", "if True or", checks.check_reads_are_bound),
+    ("reads are not bound", app.Api._bounds, "if is_endless(path)", "if True", checks.check_reads_are_bound),
+    ("statements are not bound", bounds.run_within, "if left is None or", "if True or", checks.check_reads_are_bound),
     ("a bound outlives its request", bounds.within, "bound.over = True", "pass", checks.check_what_outlives_is_free),
     (
         "every caller queries",

@@ -25,7 +25,7 @@ from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
 from tickwright.capabilities.polling.consumer import dispatcher as partner_dispatcher
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
-from tickwright.capabilities.reports.parts.listeners import ReportListener
+from tickwright.capabilities.reports.parts.listeners import PartWorker
 from tickwright.engine.claimed_work import ClaimedWork
 from tickwright.engine.tasks import end_task
 
@@ -59,7 +59,7 @@ def _service_of(begun: Any) -> object:
     return begun.cr_frame.f_locals.get("work", begun).cr_frame.f_locals["self"]
 
 
-@pytest.mark.parametrize("service", [ReportSupervisor, ReportListener], ids=["step", "part"])
+@pytest.mark.parametrize("service", [ReportSupervisor, PartWorker], ids=["step", "part"])
 async def test_a_report_is_made_though_its_work_was_cancelled_before_its_first_step(
     database_url: str, tmp_path: Path, service: type
 ) -> None:

@@ -161,7 +161,7 @@ async def test_a_renewed_lease_outlives_its_length_and_a_disconnected_holder_sto
         mine = await open_pool(proxy.rewrite(database_url), max_size=2)
         lease = await Leases(mine, owner="cut", terms=SHORT).take("kept")
         assert lease is not None
-        keeper = asyncio.create_task(lease.keep())
+        keeper = asyncio.create_task(lease.renew_until_lost())
         renewed = (
             "SELECT lease_until > last_started_at + $1::interval * 2 FROM tickwright.job_config WHERE job_name = 'kept'"
         )
@@ -222,7 +222,7 @@ async def test_of_many_leased_services_one_works_and_another_follows(pool: async
     tasks = [asyncio.create_task(service.run()) for service in services]
     await eventually_async(lambda: len(working) == 1)
     first = working[0]
-    assert [service.leading for service in services].count(True) == 1
+    assert [service.lease is not None for service in services].count(True) == 1
     await services[first].stop()
     await eventually_async(lambda: len(working) == 2, what="another one leads")
     for service in services:

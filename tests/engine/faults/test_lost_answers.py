@@ -29,7 +29,7 @@ from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.polling.consumer import queue as poll_queue
 from tickwright.capabilities.polling.consumer.queue import QueueSource
-from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.parts.store import PartRows
 from tickwright.capabilities.reports.requests.store import RecordsStore, Routes
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.claim_gate import ClaimGate, Ticket
@@ -177,7 +177,7 @@ async def _report(world: BatchWorld, folder: Path) -> None:
 async def _parts(world: BatchWorld, folder: Path) -> Claim:
     await _report(world, folder)
     rooms = {"function:lefts": 5}
-    return lambda pool, to: PartsStore(pool).claim(to.owner, rooms, announced=(1, "lefts"), number=to.number)
+    return lambda pool, to: PartRows(pool).claim(to.owner, rooms, announced=(1, "lefts"), number=to.number)
 
 
 async def _steps(world: BatchWorld, folder: Path) -> Claim:
@@ -343,7 +343,7 @@ def _leaving(pool: Pool) -> WorkerSession:
         ClaimStore(pool).reclaim_for_others,
         poll_queue.reclaim,
         LedgerRunClaims(pool).reclaim,
-        PartsStore(pool).reclaim,
+        PartRows(pool).reclaim,
         ChunksStore(pool).reclaim,
     ):
         session.on_reclaim(reclaim)
@@ -379,7 +379,7 @@ async def test_a_leaving_session_releases_what_it_owns(batches: BatchWorld, tmp_
     ("function", "guard"),
     [
         (
-            WorkerSession._owns,
+            WorkerSession._owns_claims,
             "return None in queries or any([await self._pool.fetchval(sql, token) for sql in queries])",
         ),
         (WorkerSession._leave, "await self._release(connection, [token])"),

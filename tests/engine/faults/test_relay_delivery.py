@@ -132,7 +132,7 @@ async def test_an_idle_relay_is_woken_by_an_insert(world: RelayWorld, monkeypatc
     relay = world.relay()
     async with world.running(relay):
         for _ in range(5):
-            await eventually_async(lambda: relay.wakeup.armed, what="the relay sleeps")
+            await eventually_async(lambda: relay.armed_wakeup.armed, what="the relay sleeps")
             seen = len(world.ids())
             await world.put(world.receiver.url)
             await eventually_async(partial(has_received, world, seen), what="it left")
@@ -146,9 +146,9 @@ async def test_an_idle_relay_costs_about_one_transaction_a_second(world: RelayWo
     ticks: Counter[str] = Counter()
     relay = world.relay()
     async with world.running(relay):
-        await eventually_async(lambda: relay.wakeup.armed)
-        tick = relay._service.tick
-        relay._service.tick = lambda: (tick(), ticks.update("t"))[0]  # type: ignore[method-assign]
+        await eventually_async(lambda: relay.armed_wakeup.armed)
+        tick = relay.tick
+        relay.tick = lambda: (tick(), ticks.update("t"))[0]  # type: ignore[method-assign]
         # a backend reports its counters up to ten seconds late; only then are those of the beginning counted
         await eventually_async(lambda: ticks["t"] >= 12, 60, what="the counters of the beginning are flushed")
         spent = []
@@ -381,7 +381,7 @@ async def check_full_lanes(world: RelayWorld, patch: pytest.MonkeyPatch) -> None
         nonlocal steps
         steps += 1
         if steps == TURNS_MAX:
-            relay._service.stopping.set()
+            relay.stopping.set()
         await wait()
 
     patch.setattr(relay, "_for_a_lane", counted)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tickwright.engine.batch_writer import CallBatcher
+from tickwright.engine.call_batcher import CallBatcher
 
 
 async def test_calls_that_arrive_meanwhile_share_the_next_batch() -> None:

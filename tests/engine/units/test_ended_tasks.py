@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.engine.tasks import TaskGroup, end_task, ends_task, take_cancels_back
+from tickwright.engine.tasks import TaskGroup, end_task, is_final_cancel, take_cancels_back
 
 
 def _this_task() -> "asyncio.Task[None]":
@@ -23,7 +23,7 @@ async def test_only_cancellations_by_tickwright_end_a_task() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError as error:
-            results.append(ends_task(error))
+            results.append(is_final_cancel(error))
 
     for cancel in (asyncio.Task.cancel, end_task):
         task = asyncio.create_task(work())

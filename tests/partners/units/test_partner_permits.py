@@ -1,11 +1,15 @@
 """The permits of a partner in one process report their share, so that the shared row shrinks only afterwards."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, cast
+
+import pytest
 
 from tickwright.domain.dbclock import DbClock
 from tickwright.partners.model import Grant
-from tickwright.partners.outcomes import ANSWERED, outcome_of
+from tickwright.partners.outcomes import ANSWERED, Throttled, outcome_of
 from tickwright.partners.permits import PartnerPermits
+from tickwright.ports.ids import monotonic
 
 if TYPE_CHECKING:
     from tickwright.ports.session import Session
@@ -41,3 +45,15 @@ def test_a_429_without_a_wait_is_counted_as_throttled_and_is_a_failure_for_the_b
     assert lane.outcomes == {"throttled": 2, "failed": 1, "answered": 1}
     seen = lane.report()[0]
     assert (seen.failed, seen.ok) == (2, 1)
+
+
+def test_a_lost_session_leaves_the_silence_to_report() -> None:
+    """CON-2: other counts are dropped with the grants, since the shared state counts calls of live sessions only."""
+    lane = PartnerPermits(1, DbClock(), SESSION, lambda: None)
+    lane.clock.sample(1000.0, monotonic(), monotonic())
+    for outcome in (ANSWERED, Throttled(timedelta(minutes=1))):
+        lane.ended(outcome, trial=False, stale=False)
+    lane.forget()
+    report = lane.report()[0]
+    assert report.ok == 0
+    assert report.blocked_until_s == pytest.approx(1060, abs=1)

@@ -1,9 +1,11 @@
-"""What a process reports of its loops while the database is unavailable."""
+"""What a process reports of its loops and its database: one rule for the probes and the API."""
 
 import pytest
 
+from tickwright.ports.ids import monotonic
+from tickwright.process.health import readiness
 from tickwright.process.supervisor import ServiceState
-from tickwright.process.watching import readiness
+from tickwright.store.pool import NO_ROOM, DiskFull
 
 
 def state(name: str, age_s: float | None = 0.1) -> ServiceState:
@@ -17,7 +19,12 @@ def state(name: str, age_s: float | None = 0.1) -> ServiceState:
         (True, {"jobs": "ok", "relay": "not ready", "health": "ok", "database": "ok"}),
         (
             False,
-            {"jobs": "waits for the database", "relay": "not ready", "health": "ok", "database": "no answer"},
+            {
+                "jobs": "waits for the database",
+                "relay": "not ready",
+                "health": "ok",
+                "database": "no answer within a second",
+            },
         ),
     ],
 )
@@ -31,3 +38,12 @@ def test_everything_well_is_ready() -> None:
     """The database answers and every loop has ticked."""
     assert readiness([state("jobs"), state("health")], database=True).ready
     assert not readiness([state("jobs"), state("health")], database=False).ready
+
+
+def test_a_full_disk_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database answers and refuses writes: the probes are not ready, the API still reads; both name the remedy."""
+    monkeypatch.setattr(DiskFull, "seen_s", monotonic())
+    said = readiness([state("jobs"), state("health")], database=True)
+    assert (said.ready, said.checks) == (False, {"jobs": "ok", "health": "ok", "database": NO_ROOM})
+    api = readiness([state("jobs"), state("health")], database=True, needs_room=False)
+    assert (api.ready, api.checks) == (True, said.checks)

@@ -92,7 +92,7 @@ async def test_a_crashed_service_is_restarted_and_the_crash_is_reported(error: B
     assert (states["shaky"].restarts, states["shaky"].last_error) == (2, repr(error))
     assert states["shaky"].ready
     assert states["calm"].restarts == 0
-    supervisor.request()
+    supervisor.request_stop()
     await asyncio.wait_for(task, 30)
     assert supervisor.phase == "stopped"
 
@@ -125,7 +125,7 @@ async def test_a_service_whose_group_of_tasks_failed_is_started_again(
     task = asyncio.create_task(supervisor.run())
     await eventually_async(lambda: len(service.cancels) == 3)
     assert service.cancels == [0, 0, 0]
-    supervisor.request()
+    supervisor.request_stop()
     await asyncio.wait_for(task, 30)
 
 
@@ -137,7 +137,7 @@ async def test_a_member_of_a_group_ends_its_service_however_it_crashes(error: Ba
     task = asyncio.create_task(supervisor.run())
     await supervisor.started()
     assert supervisor.states()[0].restarts == 2
-    supervisor.request()
+    supervisor.request_stop()
     await asyncio.wait_for(task, 30)
 
 
@@ -172,7 +172,7 @@ async def test_stopping_has_two_steps_in_the_opposite_order() -> None:
     supervisor = supervise(Named("session"), Named("worker"))
     task = asyncio.create_task(supervisor.run())
     await supervisor.started()
-    supervisor.request()
+    supervisor.request_stop()
     await asyncio.wait_for(task, 30)
     assert sorted(order[:2]) == ["quiesce session", "quiesce worker"]
     assert order[2:] == ["stop worker", "stop session"]
@@ -184,10 +184,10 @@ async def test_a_second_request_stops_at_once() -> None:
     supervisor = supervise(slow, quiesce_s=600)
     task = asyncio.create_task(supervisor.run())
     await supervisor.started()
-    supervisor.request()
+    supervisor.request_stop()
     await eventually_async(lambda: slow.asked == ["quiesce"])
     assert not task.done()
-    supervisor.request()
+    supervisor.request_stop()
     await asyncio.wait_for(task, 30)
     assert slow.asked == ["quiesce", "stop"]
 
@@ -198,7 +198,7 @@ async def test_a_deadline_ends_the_waiting() -> None:
     supervisor = supervise(slow, quiesce_s=0.1)
     task = asyncio.create_task(supervisor.run())
     await supervisor.started()
-    supervisor.request()
+    supervisor.request_stop()
     await asyncio.wait_for(task, 30)
     assert slow.asked == ["quiesce", "stop"]
 
@@ -209,7 +209,7 @@ async def test_a_service_that_does_not_stop_is_cancelled_and_the_others_stop_all
     supervisor = supervise(calm, deaf, stop_s=0.1)
     task = asyncio.create_task(supervisor.run())
     await supervisor.started()
-    supervisor.request()
+    supervisor.request_stop()
     await asyncio.wait_for(task, 30)
     assert calm.asked[-1] == "stop"
 
@@ -220,7 +220,7 @@ async def test_a_stop_during_the_wait_after_a_crash_does_not_start_it_again() ->
     supervisor = supervise(broken)
     task = asyncio.create_task(supervisor.run())
     await eventually_async(lambda: supervisor.states()[0].last_error)
-    supervisor.request()
+    supervisor.request_stop()
     await asyncio.wait_for(task, 30)
     assert supervisor.phase == "stopped"
 
@@ -253,7 +253,7 @@ async def world() -> AsyncIterator[dict[str, Any]]:
     await eventually_async(lambda: server.port)
     facts["url"] = f"http://127.0.0.1:{server.port}"
     yield facts
-    supervisor.request()
+    supervisor.request_stop()
     await server.stop()
     await asyncio.gather(*tasks)
 

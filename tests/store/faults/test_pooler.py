@@ -12,7 +12,7 @@ SEEN = "UPDATE tickwright.installation SET created_at = created_at"
 
 async def _takes_over(pgbouncer: PgBouncer, database_url: str, *, within: str) -> None:
     """A transaction that holds a row and sends nothing more loses it to a transaction that waits."""
-    pool = await open_pool(pgbouncer.database_url(database_url.rpartition("/")[2]), max_size=1, pooled=True)
+    pool = await open_pool(pgbouncer.database_url(database_url.rpartition("/")[2]), max_size=1, behind_pooler=True)
     other = await asyncpg.connect(database_url)
     connection = await pool.acquire()
     await connection.transaction().start()

@@ -55,6 +55,7 @@ class BatchesPlugin(Plugin):
         "batches": "tickwright.cli.commands.batches",
         "executions": "tickwright.cli.commands.executions",
     }
+    long_routes = ("/v1/campaigns/{name}/dry-run",)
     lease_purposes: ClassVar = {
         "campaign-checker": "releases actions of finished executions",
         "campaign-producer": "makes executions of due occurrences",

@@ -21,7 +21,8 @@ class CampaignsService:
 
     def __init__(self, pool: Pool, audiences: Audiences, allow: Allow) -> None:
         cursors = Cursors(pool)
+        # ``campaign_rows``, ``running_campaigns`` and ``running_programs`` are former names of the same objects.
         self.campaign_batches = self.campaign_rows = self.running_campaigns = Batches(pool, cursors, CAMPAIGN)
         self.campaigns = Campaigns(pool, self.campaign_batches, audiences, allow)
-        self.programs = self.running_programs = Batches(pool, cursors, PROGRAM)  # these longer names are former ones
+        self.programs = self.running_programs = Batches(pool, cursors, PROGRAM)
         self.executions = Executions(pool, cursors)

@@ -21,6 +21,7 @@ import msgspec
 
 from tickwright.capabilities.fanout.windows import MODULE_NAME, Window
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.message_versions import check_version
 from tickwright.ports.ids import monotonic
 from tickwright.ports.task_queue import Delivery
 from tickwright.store.pool import Connection, Pool
@@ -75,10 +76,6 @@ class Task(msgspec.Struct, frozen=True):
     timeout_s: float
     partner: str | None
     config_version: int
-
-
-class FutureVersionError(Exception):
-    """A newer release wrote the message; another consumer may be able to read it."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -158,11 +155,7 @@ def _check_head(delivery: Delivery) -> None:
         head = _head(delivery.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Rejected("not_json", str(error)[:500]) from None
-    version = head.version
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise Rejected("unknown_version", "Version: write 1")
-    if version > VERSION:
-        raise FutureVersionError(f"version {version}"[:60])
+    check_version(head.version, VERSION, field="Version")
     if not isinstance(head.message_id, str) or not head.message_id:
         raise Rejected("missing_id", "MessageId: missing")
 

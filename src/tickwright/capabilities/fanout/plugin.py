@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tickwright.store.pool import Pool
 
 CONSUMER = "fanout-consumer"
-_SWITCH = re.compile(r"ENABLE_([A-Z][A-Z0-9_]{0,49})_POLLING")
+_GATE = re.compile(r"ENABLE_([A-Z][A-Z0-9_]{0,49})_POLLING")
 _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
@@ -90,12 +90,9 @@ class FanoutPlugin(Plugin):
 
     def _add_scheduler(self, context: Context) -> None:
         from tickwright.capabilities.fanout.retention import FanoutRetention
-        from tickwright.capabilities.fanout.scheduler.publisher import (
-            FallbackMarks,
-            LedgerMarks,
-            Publisher,
-            read_parties,
-        )
+        from tickwright.capabilities.fanout.scheduler.lists import read_parties
+        from tickwright.capabilities.fanout.scheduler.marks import FallbackMarks, LedgerMarks
+        from tickwright.capabilities.fanout.scheduler.publisher import Publisher
         from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
         from tickwright.engine.leases import LeasedRounds, Leases
         from tickwright.engine.retention import TERMS
@@ -103,7 +100,7 @@ class FanoutPlugin(Plugin):
         from tickwright.ports.ids import random_token
 
         pool, ports = context.pool, context.ports
-        tasks, enabled = ports.get(TaskTransport), switches(os.environ)
+        tasks, enabled = ports.get(TaskTransport), read_gates(os.environ)
         context.facts["gates"] = enabled
         publisher = Publisher(
             FallbackMarks(ports.find(Marks), LedgerMarks(pool)),
@@ -180,7 +177,7 @@ async def declare_modules(pool: "Pool", registrations: Registrations, tables: Ma
         await modules.set(name, table, caller=CONFIG_FILE)
 
 
-def switches(environment: Mapping[str, str]) -> dict[str, bool]:
+def read_gates(environment: Mapping[str, str]) -> dict[str, bool]:
     """Return the value of ``ENABLE_<NAME>_POLLING`` for each module that has one.
 
     Raises:
@@ -189,7 +186,7 @@ def switches(environment: Mapping[str, str]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     problems = []
     for name, value in sorted(environment.items()):
-        match = _SWITCH.fullmatch(name)
+        match = _GATE.fullmatch(name)
         if match is None:
             continue
         flag = _FLAGS.get(value.strip().lower())

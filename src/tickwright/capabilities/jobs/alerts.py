@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from tickwright.capabilities.jobs.model import with_claim_ranges
-from tickwright.observe.alerts import AlertRule, with_queries
+from tickwright.capabilities.jobs.queries import with_claim_ranges
+from tickwright.observe.alerts import DEAD_LETTERS, DEAD_LETTERS_MANY, AlertRule, with_queries
 from tickwright.store.queries import load
 
 _SQL = with_claim_ranges(load("tickwright.capabilities.jobs.sql", "alerts.sql"))
@@ -18,20 +18,8 @@ RULES: tuple[AlertRule, ...] = with_queries(
     AlertRule(
         "task_type_gone", "warning", "The endpoint of {subject} answered 410; its jobs wait until task-types enable."
     ),
-    AlertRule(
-        "dead_letters",
-        "warning",
-        "{count} new dead letters of {subject} within the last hour; see dead-letters list.",
-        (timedelta(hours=1),),
-    ),
-    AlertRule(
-        "dead_letters_many",
-        "warning",
-        "More than {count} jobs or messages died within the last hour; the alerts on dead letters read the newest "
-        "{count}, and may leave out types and destinations.",
-        (timedelta(hours=1),),
-        every=timedelta(minutes=1),
-    ),
+    DEAD_LETTERS,
+    DEAD_LETTERS_MANY,
     AlertRule(
         "lateness",
         "critical",

@@ -33,8 +33,8 @@ from tickwright.capabilities.jobs.requests import (
 from tickwright.capabilities.jobs.task_types import load_types
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult
-from tickwright.engine.batch_writer import CallBatcher
 from tickwright.engine.bulk_import import BatchedImport
+from tickwright.engine.call_batcher import CallBatcher
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import monotonic
@@ -55,7 +55,8 @@ NO_DELAY = timedelta()
 COPY_COLUMNS = (
     "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
 )  # fmt: skip
-TOGETHER = "jobs"
+MANY_JOBS = "jobs"
+"""The destination in spans of calls that schedule several jobs."""
 
 
 class Scheduled(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ class TypeCatalog:
         """Return the type if it is known, also an old one, which is then read again in the background."""
         kind = self.fresh(name)
         if kind is None and (kind := self._types.get(name)) is not None:
-            self._read_behind()
+            self._refresh_later()
         return kind
 
     async def get(self, name: str) -> TaskType:
@@ -102,11 +103,11 @@ class TypeCatalog:
             )
         return kind
 
-    def _read_behind(self) -> None:
+    def _refresh_later(self) -> None:
         if self._reading is None or self._reading.done():
             with for_all_callers():
                 self._reading = asyncio.ensure_future(self._read())
-            self._reading.add_done_callback(_read_or_not)
+            self._reading.add_done_callback(_log_failed_refresh)
 
     async def _read(self) -> None:
         async with self._pool.acquire() as connection:
@@ -114,7 +115,7 @@ class TypeCatalog:
         self._read_s = monotonic()
 
 
-def _read_or_not(reading: "asyncio.Task[None]") -> None:
+def _log_failed_refresh(reading: "asyncio.Task[None]") -> None:
     """Log why the types are old. They are used nevertheless, and the next call reads them again."""
     if not reading.cancelled() and (error := reading.exception()) is not None:
         _log.warning("enqueue.types_not_read", error=repr(error)[:200])
@@ -170,7 +171,7 @@ class Enqueuer:
             Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
             Unavailable: ``outcome_unknown``: the database did not answer in time. Retry with a key.
         """
-        attempts = await self._attempts(job)
+        attempts = await self._checked_attempts(job)
         if not traces.recording():
             return await self._schedule(_in_trace(job), attempts, connection)
         with traces.working("send", job.task_type) as span:
@@ -214,15 +215,15 @@ class Enqueuer:
                 return [error] * len(pairs)
             return await self._insert_each(connection, pairs, lock_timeout and HELD_ALONE_AFTER)
 
-    async def _attempts(self, job: NewJob) -> int:
+    async def _checked_attempts(self, job: NewJob) -> int:
         """Check a job and its type; return its number of attempts."""
         kind = self.types.fresh(check_new_job(job).task_type) or await self.types.get(job.task_type)
         return job.max_attempts or kind.max_attempts
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
         """Schedule several jobs in one transaction; return one result per job, in order."""
-        with traces.working("send", TOGETHER, {"messaging.batch.message_count": len(jobs)}):
-            pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs]
+        with traces.working("send", MANY_JOBS, {"messaging.batch.message_count": len(jobs)}):
+            pairs = [(_in_trace(job), await self._checked_attempts(job)) for job in jobs]
             if connection is not None:
                 return await self._insert_parts(connection, pairs)
             async with self._pool.acquire() as own, own.transaction():
@@ -232,7 +233,7 @@ class Enqueuer:
         self, jobs: Sequence[NewJob], *, connection: Connection
     ) -> list[Scheduled | TickwrightError]:
         """Schedule at most ``COLLECT_MAX`` jobs, in one statement per kind; return the result or error of each."""
-        pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs[:COLLECT_MAX]]
+        pairs = [(_in_trace(job), await self._checked_attempts(job)) for job in jobs[:COLLECT_MAX]]
         return await self._insert(connection, pairs, strict=False)
 
     async def _insert_parts(self, connection: Connection, pairs: list[_Pair]) -> list[Scheduled]:
@@ -270,7 +271,7 @@ class Enqueuer:
         answers: list[Any] = [
             keyed[job.key] if job.key is not None else Scheduled(next(ids), created=True) for job, _ in pairs
         ]
-        _judge_keys(pairs, answers, keyed)
+        _mark_repeated_keys(pairs, answers, keyed)
         if strict:
             for answer in answers:
                 if isinstance(answer, Exception):
@@ -323,7 +324,7 @@ class Enqueuer:
             raise Rejected(
                 "invalid_key", f"the key of an upload has 1 to {UPLOAD_KEY_CHARS_MAX} characters", status=409
             )
-        with traces.working("send", TOGETHER) as span:
+        with traces.working("send", MANY_JOBS) as span:
             done = await _JobImport(self._pool, self, caller, key=key, now=now, bounds=bounds).run(chunks)
             span.set_attribute("messaging.batch.message_count", done.created)
             return done
@@ -361,7 +362,7 @@ def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:
     return Scheduled(job_id, created=False)
 
 
-def _judge_keys(pairs: Sequence[_Pair], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
+def _mark_repeated_keys(pairs: Sequence[_Pair], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
     """Mark the job as created only for the first of several equal keys in one batch."""
     seen: dict[str, NewJob] = {}
     for number, (job, _) in enumerate(pairs):

@@ -21,7 +21,7 @@ from tickwright.rest.routing import answer, answers
 from tickwright.store.bounds import for_all_callers
 from tickwright.store.pool import Connection, Pool
 
-COUNT_MAX = 1_000
+FIGURES_COUNT_MAX = 1_000
 FRESH_S = 0.9
 
 
@@ -53,7 +53,7 @@ class TypeFiguresView(msgspec.Struct, frozen=True):
     partial: bool
 
 
-def figure_routes(types: "TypesNow", gate: Gate) -> APIRouter:
+def figure_routes(types: "TypeFigureReader", gate: Gate) -> APIRouter:
     """Return the route."""
     router = APIRouter(tags=["task types"])
 
@@ -65,7 +65,7 @@ def figure_routes(types: "TypesNow", gate: Gate) -> APIRouter:
     return router
 
 
-class TypesNow:
+class TypeFigureReader:
     """Computes the figures, and keeps the heartbeats of the last minute."""
 
     def __init__(self, pool: Pool) -> None:
@@ -86,11 +86,11 @@ class TypesNow:
             return self._view
 
     async def _read(self, connection: Connection) -> TypeFiguresView:
-        counts = {row["task_type"]: row for row in await connection.fetch(SQL["gauges"], COUNT_MAX)}
+        counts = {row["task_type"]: row for row in await connection.fetch(SQL["gauges"], FIGURES_COUNT_MAX)}
         self._take(await connection.fetch(SQL["type_counters"]))
         names = sorted({*counts, *self._rates})
         items = [_figures(name, counts.get(name), self._rates.get(name)) for name in names]
-        return TypeFiguresView(items, COUNT_MAX, any(row["cut"] for row in counts.values()))
+        return TypeFiguresView(items, FIGURES_COUNT_MAX, any(row["cut"] for row in counts.values()))
 
     def _take(self, rows: Sequence[Any]) -> None:
         """Take each session's counters of each type; a known heartbeat is not counted twice."""
@@ -112,21 +112,21 @@ def _types(text: str | None) -> Mapping[str, JobCounters]:
 
 
 def _figures(name: str, counts: Any, rates: Rates | None) -> TypeFigures:
-    ended = finished(rates, _own) if rates is not None else None
+    ended = finished(rates, _identity) if rates is not None else None
     return TypeFigures(
         name,
-        due=min(counts["due"], COUNT_MAX) if counts else 0,
-        processing=min(counts["processing"], COUNT_MAX) if counts else 0,
-        upcoming=min(counts["upcoming"], COUNT_MAX) if counts else 0,
+        due=min(counts["due"], FIGURES_COUNT_MAX) if counts else 0,
+        processing=min(counts["processing"], FIGURES_COUNT_MAX) if counts else 0,
+        upcoming=min(counts["upcoming"], FIGURES_COUNT_MAX) if counts else 0,
         oldest_due_s=round(max(0.0, counts["oldest_due_s"]), 3) if counts else 0.0,
-        started_per_s=rates.per_s(lambda counters: _own(counters).starts) if rates is not None else None,
+        started_per_s=rates.per_s(lambda counters: counters.starts) if rates is not None else None,
         finished_per_s=ended,
         failure_share=_failure_share(ended),
-        lateness=lateness(rates, _own) if rates is not None else None,
+        lateness=lateness(rates, _identity) if rates is not None else None,
     )
 
 
-def _own(counters: JobCounters) -> JobCounters:
+def _identity(counters: JobCounters) -> JobCounters:
     return counters
 
 

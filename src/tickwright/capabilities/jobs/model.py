@@ -12,12 +12,11 @@ import msgspec
 from opentelemetry.trace import Span
 
 from tickwright.domain.retries import RetryPolicy
-from tickwright.store.queries import load, with_shared
 
 ERROR_MESSAGE_MAX = 2000
-PACED_AHEAD_S = 0.5
+RATE_LIMITED_AHEAD_S = 0.5
 """How far ahead a claim takes starts of a rate-limited type. It takes at least one start."""
-PACED_SLACK_S = 0.25
+RATE_LIMITED_SLACK_S = 0.25
 """The horizon of a claim, and a margin."""
 
 
@@ -308,7 +307,7 @@ def type_slots_max(slots: int, *, types: int) -> int:
 
 def ahead_max(rate_per_s: float) -> int:
     """Return how many jobs of a rate-limited type a worker may hold before they start."""
-    return max(1, math.ceil(PACED_AHEAD_S * rate_per_s))
+    return max(1, math.ceil(RATE_LIMITED_AHEAD_S * rate_per_s))
 
 
 def furthest_start_s(rate_per_s: float) -> float:
@@ -316,7 +315,7 @@ def furthest_start_s(rate_per_s: float) -> float:
 
     A claim takes starts that far ahead; the rest is its horizon and a margin for corrections of the database's clock.
     """
-    return max(PACED_AHEAD_S, 1.05 / rate_per_s) + PACED_SLACK_S
+    return max(RATE_LIMITED_AHEAD_S, 1.05 / rate_per_s) + RATE_LIMITED_SLACK_S
 
 
 def plan_claim(allowance: Mapping[str, int], hot: frozenset[str], budget: int, turn: int) -> ClaimPlan | None:
@@ -334,11 +333,3 @@ def plan_claim(allowance: Mapping[str, int], hot: frozenset[str], budget: int, t
     share = budget if len(names) == 1 else COLD_ROWS
     rows = tuple(min(allowance[name], part if name in hot else share) for name in names)
     return ClaimPlan(tuple(names), rows, budget)
-
-
-def with_claim_ranges(queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return queries with ``{claim_range}``, ``{runnable}``, ``{claimable}`` and so on replaced by their walks."""
-    return with_shared(queries, "claim_range", "runnable", "claimable", "counted", "known", of=_CLAIM_RANGES)
-
-
-_CLAIM_RANGES = load("tickwright.capabilities.jobs.sql", "claim_ranges.sql")

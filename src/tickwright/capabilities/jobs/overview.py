@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from tickwright.capabilities.jobs.model import with_claim_ranges
+from tickwright.capabilities.jobs.queries import with_claim_ranges
 from tickwright.observe.metrics import LATENESS_BUCKETS_S, Sample
 from tickwright.plugin.overview import (
     ANSWER_S,

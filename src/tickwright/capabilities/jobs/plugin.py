@@ -44,6 +44,7 @@ class JobsPlugin(Plugin):
     commands: ClassVar = {
         "jobs": "tickwright.cli.commands.jobs",
         "task-types": "tickwright.cli.commands.task_types",
+        "dead-letters": "tickwright.cli.commands.dead_letters",
     }
     parts: ClassVar = {
         "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
@@ -128,10 +129,10 @@ class JobsPlugin(Plugin):
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of jobs, task types, their figures and dead letters."""
         from tickwright.capabilities.jobs.admin.service import JobService
-        from tickwright.capabilities.jobs.figures import TypesNow, figure_routes
+        from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
         from tickwright.capabilities.jobs.rest import job_routes
 
-        return job_routes(context.ports.get(JobService), gate), figure_routes(TypesNow(context.pool), gate)
+        return job_routes(context.ports.get(JobService), gate), figure_routes(TypeFigureReader(context.pool), gate)
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:
         """Return the route that schedules one job."""

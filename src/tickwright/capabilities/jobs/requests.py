@@ -116,7 +116,7 @@ def _check_instant(field: str, at: datetime | None) -> None:
 
 Ids = Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)]
 Target = Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])]
-Statuses = Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)]
+FinalStatuses = Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)]
 Attempts = Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)]
 RetryFactor = Annotated[float, Meta(ge=1, le=10)]
 Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
@@ -330,7 +330,7 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     retry_base: DurationText = "1s"
     retry_factor: RetryFactor = 2.0
     retry_cap: DurationText = "1h"
-    final_statuses: Statuses = []
+    final_statuses: FinalStatuses = []
     concurrency: Concurrency | None = None
     rate_per_s: RatePerS | None = None
     keep_history: bool = True
@@ -349,7 +349,7 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     retry_base: DurationText | UnsetType = UNSET
     retry_factor: RetryFactor | UnsetType = UNSET
     retry_cap: DurationText | UnsetType = UNSET
-    final_statuses: Statuses | UnsetType = UNSET
+    final_statuses: FinalStatuses | UnsetType = UNSET
     concurrency: Concurrency | UnsetType | None = UNSET
     rate_per_s: RatePerS | UnsetType | None = UNSET
     keep_history: bool | UnsetType = UNSET

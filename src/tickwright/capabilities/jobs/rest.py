@@ -43,7 +43,7 @@ from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.signatures import RotateRequest
-from tickwright.domain.strict_json import shown
+from tickwright.domain.strict_json import quoted
 from tickwright.domain.time_texts import parse_duration
 from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
@@ -129,7 +129,7 @@ def _with(extra: dict[str, Any], key_chars_max: int) -> dict[str, Any]:
     return {"openapi_extra": {**extra["openapi_extra"], "parameters": [key, _TRACEPARENT]}}
 
 
-Statuses = Annotated[list[JobStatus] | None, Query(max_length=5)]
+JobStatuses = Annotated[list[JobStatus] | None, Query(max_length=5)]
 TypeText = Annotated[str | None, Query(max_length=50)]
 KeyText = Annotated[str | None, Query(max_length=255)]
 Text = Annotated[
@@ -144,7 +144,7 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
 
     @router.get("/v1/jobs", tags=["jobs"], dependencies=viewer, **answers(JobPage))
     async def list_jobs(  # noqa: PLR0917  FastAPI calls it by name
-        status: Statuses = None,
+        status: JobStatuses = None,
         task_type: TypeText = None,
         execute_from: Instant = None,
         execute_to: Instant = None,
@@ -163,7 +163,7 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
 
     @router.get("/v1/jobs:counts", tags=["jobs"], dependencies=viewer, **answers(JobCounts))
     async def count_jobs(  # noqa: PLR0917
-        status: Statuses = None,
+        status: JobStatuses = None,
         task_type: TypeText = None,
         execute_from: Instant = None,
         execute_to: Instant = None,
@@ -391,7 +391,7 @@ async def post_job(service: JobService, gate: Gate, scope: MutableMapping[str, A
     gate.check_role(scope, Role.OPERATOR, SCOPE)
     if scope["query_string"]:
         name = scope["query_string"].decode("latin-1").partition("=")[0]
-        raise Rejected("unknown_parameter", f"no parameter {shown(name)}; known: none here", status=400)
+        raise Rejected("unknown_parameter", f"no parameter {quoted(name)}; known: none here", status=400)
     body, headers = await gate.read_raw(scope, receive), scope["headers"]
     with traces.continued(traceparent_of(headers)):
         made = await service.schedule_text(body, key=key_of(headers), now=gate.now())

@@ -5,7 +5,7 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import with_claim_ranges
+from tickwright.capabilities.jobs.queries import with_claim_ranges
 from tickwright.engine.retention import BATCH, EVERY, Retention
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection

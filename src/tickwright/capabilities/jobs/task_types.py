@@ -1,6 +1,6 @@
 """Task types: their schema in the TOML file and in ``@app.job``, and their rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -223,11 +223,11 @@ class TaskTypes(AuditedRows[TaskTypeView]):
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
                 ``invalid_retry``, or what the broker refuses about the target (``ssrf_blocked``). Permanent.
         """
-        _columns(name, settings)
+        columns = _checked_columns(name, settings)
         parse_target(settings.target)
         self._allow_target(settings.target)
         async with self.changing("put", name, caller, creates=True) as change:
-            secret = await self._store(change.connection, name, settings)
+            secret = await self._store(change.connection, name, columns)
         return StoredTaskType(change.after, change.before is None, secret)
 
     async def change(self, name: str, change: TaskTypeChange, *, caller: Caller) -> StoredTaskType:
@@ -245,14 +245,14 @@ class TaskTypes(AuditedRows[TaskTypeView]):
             settings = change.on(msgspec.structs.asdict(before))
             if settings.target != before.target:
                 self._allow_target(settings.target)
-            secret = await self._store(changing.connection, name, settings)
+            secret = await self._store(changing.connection, name, _checked_columns(name, settings))
         return StoredTaskType(changing.after, created=False, secret=secret)
 
-    async def _store(self, connection: Connection, name: str, settings: TaskTypeRequest) -> str | None:
+    async def _store(self, connection: Connection, name: str, columns: Sequence[Any]) -> str | None:
         """Write a type; return its first secret where its target is signed from now on."""
-        target = parse_target(settings.target)
-        await connection.execute(_SQL["put"], *_columns(name, settings))
-        if not isinstance(target, WebTarget) or (await self.get(name, connection)).signing_secrets:
+        await connection.execute(_SQL["put"], *columns)
+        written = await self.get(name, connection)
+        if not isinstance(parse_target(written.target), WebTarget) or written.signing_secrets:
             return None
         return await self._add_secret(connection, name)
 
@@ -286,7 +286,7 @@ class TaskTypes(AuditedRows[TaskTypeView]):
         return secret
 
 
-def _columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
+def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
     if not TYPE_NAME.fullmatch(name):
         raise Rejected("invalid_task_type", "task type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="name")
     base_ms = _ms(settings.retry_base, "retry_base", timedelta(), RETRY_BASE_MAX)

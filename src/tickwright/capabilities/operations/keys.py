@@ -9,15 +9,15 @@ from typing import Any
 from tickwright.capabilities.operations.views import KeyView, NewKeyView
 from tickwright.domain.errors import Rejected
 from tickwright.domain.signatures import OVERLAP_DEFAULT, check_overlap
-from tickwright.domain.strict_json import shown
+from tickwright.domain.strict_json import quoted
 from tickwright.ports.caller import SCOPES, Caller, Role
 from tickwright.ports.ids import random_token
 from tickwright.ports.views import view
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load
+from tickwright.store.queries import filled, load
 
-_SQL = load("tickwright.capabilities.operations.sql", "access.sql")
+_SQL = filled(load("tickwright.capabilities.operations.sql", "access.sql"), "key")
 KEY_BYTES = 32
 PREFIX_CHARS = 8
 NAME_CHARS_MAX = 100
@@ -36,7 +36,7 @@ def check_scopes(role: Role | None, scopes: Sequence[str]) -> None:
         Rejected: ``invalid_scopes``. Permanent.
     """
     if unknown := sorted(set(scopes) - SCOPES.keys()):
-        why = f"no scope {shown(unknown[0])}; known: {', '.join(SCOPES)}"
+        why = f"no scope {quoted(unknown[0])}; known: {', '.join(SCOPES)}"
     elif len(set(scopes)) < len(scopes):
         why = "a scope is named twice"
     elif (role is None) == (not scopes):

@@ -10,7 +10,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
@@ -77,7 +77,7 @@ class Operations:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(query.limit)
+        limit = checked_limit(query.limit)
         filters = (query.action, query.action_prefix, query.subject, query.actor)
         listing = ("list_audit", *filters)
         before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
@@ -87,7 +87,7 @@ class Operations:
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
     async def _page(self, kind: type[T], query: str, cursor: str | None, limit: int, *filters: Any) -> Page[T]:
-        limit = bounded(limit)
+        limit = checked_limit(limit)
         before = NEWEST if cursor is None else await self._cursors.read(cursor, int, query, *filters)
         rows = await fetch_page(self._pool, _SQL[query], before, *filters, limit + 1)
         items = [view(kind, row) for row in rows[:limit]]

@@ -32,6 +32,12 @@ class OperationsPlugin(Plugin):
     settings = OperationsSettings
     commands: ClassVar = {
         "alerts": "tickwright.cli.commands.alerts",
+        "workers": "tickwright.cli.commands.workers:workers",
+        "leases": "tickwright.cli.commands.workers:leases",
+        "outbox": "tickwright.cli.commands.outbox",
+        "keys": "tickwright.cli.commands.access:keys",
+        "sessions": "tickwright.cli.commands.access:sessions",
+        "audit": "tickwright.cli.commands.access:audit",
         "roles": "tickwright.cli.commands.roles",
     }
     lease_purposes: ClassVar = {
@@ -43,7 +49,7 @@ class OperationsPlugin(Plugin):
         "metrics": "tickwright.capabilities.operations.overview:METRICS",
         "overview": "tickwright.capabilities.operations.overview:OperationsPart",
         "alert_rules": "tickwright.capabilities.operations.alerts.rules:RULES",
-        "holdings": "tickwright.capabilities.operations.machinery:HOLDINGS",
+        "holdings": "tickwright.capabilities.operations.actions:HOLDINGS",
     }
 
     def provide(self, context: Context) -> None:
@@ -76,7 +82,7 @@ class OperationsPlugin(Plugin):
         leases = ports.get(Leases)
         context.run_leased(Alerting(leases, rules=ports.get(AlertRules)))
         if "scheduler" in context.roles:
-            from tickwright.capabilities.operations.machinery import operations_retention
+            from tickwright.capabilities.operations.actions import operations_retention
             from tickwright.engine.leases import LeasedRounds
             from tickwright.engine.retention import EVERY, LEASE, TERMS, RetentionRounds, engine_retention
 
@@ -105,8 +111,8 @@ class OperationsPlugin(Plugin):
         from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
         from tickwright.capabilities.operations.listings import Operations
         from tickwright.capabilities.operations.rest import (
+            action_routes,
             key_routes,
-            machinery_routes,
             operation_routes,
             overview_routes,
             receiver_routes,
@@ -119,7 +125,7 @@ class OperationsPlugin(Plugin):
         return (
             operation_routes(operations, gate),
             overview_routes(context.ports.get(Snapshots), gate),
-            machinery_routes(context.pool, context.ports.get(LeasePurposes), context.ports.get(Holdings), gate),
+            action_routes(context.pool, context.ports.get(LeasePurposes), context.ports.get(Holdings), gate),
             receiver_routes(context.ports.get(AlertReceivers), gate),
             key_routes(operations.keys, gate),
         )

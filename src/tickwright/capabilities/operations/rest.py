@@ -6,6 +6,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
+from tickwright.capabilities.operations.actions import OperatorActions
 from tickwright.capabilities.operations.alerts.receivers import (
     AlertReceivers,
     ReceiverRequest,
@@ -15,7 +16,6 @@ from tickwright.capabilities.operations.alerts.receivers import (
 )
 from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.capabilities.operations.listings import AuditQuery, Operations
-from tickwright.capabilities.operations.machinery import OperatorActions
 from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.capabilities.operations.views import (
     AcknowledgeRequest,
@@ -177,7 +177,7 @@ def overview_routes(snapshots: Snapshots, gate: Gate) -> APIRouter:
     return router
 
 
-def machinery_routes(pool: Pool, purposes: LeasePurposes, holdings: Holdings, gate: Gate) -> APIRouter:
+def action_routes(pool: Pool, purposes: LeasePurposes, holdings: Holdings, gate: Gate) -> APIRouter:
     """Return the routes of :class:`OperatorActions`."""
     router = APIRouter(tags=["operations"])
     actions = OperatorActions(pool, purposes, holdings)

@@ -14,7 +14,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_poll_relay_stands", "gauge", ("shard",), "1 while the relay of polls is blocked."),
     MetricSpec("tickwright_poll_relay_opens_total", "counter", ("shard",), "Kafka producers that this relay opened."),
     MetricSpec("tickwright_polls_done_total", "counter", (), "Polls whose result this consumer wrote."),
-    MetricSpec("tickwright_poll_news_total", "counter", (), "Trackers with a new status among them."),
+    MetricSpec("tickwright_poll_news_total", "counter", (), "Trackers with an event among them."),
     MetricSpec("tickwright_polls_late_total", "counter", (), "Polls among them after a tenth of their interval."),
     MetricSpec(
         "tickwright_polls_superseded_total",
@@ -22,7 +22,12 @@ METRICS: tuple[MetricSpec, ...] = (
         (),
         "Polls dropped, because the next poll was due or the tracker had ended.",
     ),
-    MetricSpec("tickwright_poll_lost_answers_total", "counter", (), "Answers dropped after a lost lease."),
+    MetricSpec(
+        "tickwright_poll_lost_answers_total",
+        "counter",
+        (),
+        "Answers not written: the group was lost, or the answer was refused or its tracker locked too long.",
+    ),
     MetricSpec("tickwright_poll_answer_backlog", "gauge", (), "Answers that are not written yet."),
     MetricSpec("tickwright_polls_held", "gauge", ("partner",), "Polls taken and not ended, in this consumer."),
     MetricSpec("tickwright_poll_records_total", "counter", (), "Records that this consumer read from Kafka."),

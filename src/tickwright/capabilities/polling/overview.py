@@ -6,13 +6,22 @@ from typing import Any, ClassVar
 import msgspec
 
 from tickwright.observe.metrics import Sample
+from tickwright.partners.state import state_of
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown, spark
+from tickwright.ports.views import view
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.polling.sql", "overview.sql")
 ACCOUNTS_SHOWN = 20
 WORST_SHOWN = 3
+_TEXTS = {
+    "quiet": "quiet hours",
+    "retry_after": "asked for silence",
+    "breaker_open": "breaker open",
+    "on_trial": "one trial",
+    "settings_invalid": "settings invalid",
+}
 _STATES = {"called": "green", "breaker open": "red", "paused": "yellow"}
 
 
@@ -65,7 +74,9 @@ async def read_polls(connection: Connection) -> Any:
 
 async def read_partners(connection: Connection) -> list[PartnerNow]:
     """Return what became of each partner's last time slots."""
-    return [PartnerNow(**dict(row)) for row in await connection.fetch(SQL["partners"], timeout=ANSWER_S)]
+    rows = await connection.fetch(SQL["partners"], timeout=ANSWER_S)
+    states = [state_of(row)[0] for row in rows]
+    return [view(PartnerNow, row, state=_TEXTS.get(state, state)) for row, state in zip(rows, states, strict=True)]
 
 
 class PollingPart(OverviewPart):

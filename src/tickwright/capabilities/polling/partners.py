@@ -17,6 +17,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_document
 from tickwright.partners.quiet import quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings, read_kept, read_settings
+from tickwright.partners.state import state_of
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import AccessGranting, view
 from tickwright.store.audit import AuditedRows
@@ -194,9 +195,8 @@ class Partners(AuditedRows[PartnerView]):
             waiting = view(WaitingPolls, await connection.fetchrow(_SQL["waiting_polls"], number, ROWS_READ_MAX))
             counted = await connection.fetch(_SQL["counted_calls"], name)
         calls = self._calls.add(name, row["now"], {process: Calls(*counts) for process, *counts in counted})
-        settings, problem = read_kept(row["settings"])
-        quiet = _quiet(settings, row["now"])
-        state, until = ("settings_invalid", None) if problem and row["paused_at"] is None else _state(row, quiet)
+        settings, _ = read_kept(row["settings"])
+        state, until = state_of(row)
         return view(
             PartnerFigures,
             row,
@@ -208,7 +208,7 @@ class Partners(AuditedRows[PartnerView]):
             shares=shares,
             calls=calls,
             breaker=_breaker(row),
-            quiet=quiet,
+            quiet=_quiet(settings, row["now"]),
             waiting=waiting,
         )
 
@@ -300,19 +300,6 @@ def _since(samples: Sequence[_CallSample], at: datetime, by_process: Mapping[str
         throttled_share=total.throttled / whole if whole else None,
         failed_share=total.failed / whole if whole else None,
     )
-
-
-def _state(row: Row, quiet: QuietNow) -> tuple[str, datetime | None]:
-    """Return what prevents a call, in the order of the contract's own decision."""
-    if row["paused_at"] is not None:
-        return "paused", None
-    if quiet.until is not None:
-        return "quiet", quiet.until
-    if row["blocked_until"] is not None and row["blocked_until"] > row["now"]:
-        return "retry_after", row["blocked_until"]
-    if row["breaker"] == "open":
-        return "breaker_open", row["open_until"]
-    return ("on_trial", None) if row["breaker"] == "half_open" else ("called", None)
 
 
 def _quiet(settings: PartnerSettings, now: datetime) -> QuietNow:

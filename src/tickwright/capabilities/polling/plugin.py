@@ -41,6 +41,7 @@ class PollingPlugin(Plugin):
         "partners": "tickwright.cli.commands.partners",
         "slices": "tickwright.cli.commands.slices",
     }
+    long_routes = ("/v1/accounts/{account_id}/preview", "/v1/outbox/polls/reconcile", "/v1/slices/replay")
     lease_purposes: ClassVar = {
         "corrector": "moves trackers: another interval, a slot too full, too old",
         "freshness": "judges every scheduled poll, fresh or stale, per account",

@@ -129,7 +129,7 @@ def tracker_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
 def tracker_action_routes(router: APIRouter, service: PollingService, gate: Gate) -> None:
     """Add ending trackers and sending events."""
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:register"))]
-    courier = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:events"))]
+    webhook = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:events"))]
 
     @router.post("/v1/trackers/{tracker_id}/end", tags=["trackers"], **answers(EndedTracker))
     async def end_tracker(tracker_id: Id, caller: operator) -> Response:
@@ -139,8 +139,8 @@ def tracker_action_routes(router: APIRouter, service: PollingService, gate: Gate
     @router.post(
         "/v1/trackers/{tracker_id}/events", tags=["trackers"], **answers(EventOutcome), **accepts(EventRequest)
     )
-    async def take_event(request: Request, tracker_id: Id, caller: courier) -> Response:
-        """Apply an event of a courier: it outranks polling, and the next poll waits one whole interval.
+    async def take_event(request: Request, tracker_id: Id, caller: webhook) -> Response:
+        """Apply an event of a partner: it outranks polling, and the next poll waits one whole interval.
 
         The outcome is `applied`, `stale` (not newer than the status), `duplicate`, or `ended`.
         """

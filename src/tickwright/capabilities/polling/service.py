@@ -48,7 +48,7 @@ from tickwright.engine.outbox.table import put_message
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation, Page, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -111,7 +111,7 @@ async def register(connection: Connection, new: NewTracker) -> tuple[int | None,
 
 
 class PollingService:
-    """The actions of operators, users and couriers on trackers; accounts, partners and slices are attributes.
+    """The actions of operators, users and partners on trackers; accounts, partners and slices are attributes.
 
     Poll events go to ``events_to``, a topic inside PostgreSQL or of Kafka; ``shards`` relays share the partners.
 
@@ -177,7 +177,7 @@ class PollingService:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        bounded(query.limit)
+        checked_limit(query.limit)
         account_no, partner_no = await self._pool.fetchrow(SQL["numbers"], query.account_id, query.partner)
         unknown = (query.account_id is not None and account_no is None) or (
             query.partner is not None and partner_no is None
@@ -233,7 +233,7 @@ class PollingService:
         return EndedTracker(tracker_id, "ended", ended_at)
 
     async def take_event(self, tracker_id: int, event: StatusEvent, *, caller: Caller) -> EventOutcome:
-        """Apply an event that a courier sent: a newer status counts, and the next poll waits one whole interval.
+        """Apply an event that a partner sent: a newer status counts, and the next poll waits one whole interval.
 
         :mod:`.events` has the rules. The message to the topic of poll events is written in the same transaction, so an
         event is published once or never.

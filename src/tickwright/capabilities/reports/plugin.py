@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
-    from tickwright.capabilities.reports.parts.listeners import ReportListener
+    from tickwright.capabilities.reports.parts.listeners import PartWorker
     from tickwright.capabilities.reports.report_types import ReportTypes
     from tickwright.capabilities.reports.requests.store import Routes
     from tickwright.observe.metrics import Sample, Source
@@ -50,6 +50,7 @@ class ReportsPlugin(Plugin):
         "report-types": "tickwright.cli.commands.report_types",
         "reports": "tickwright.cli.commands.reports",
     }
+    long_routes = ("/v1/reports/{report_id}/parts/{listener}",)
     broker_dead_letters: ClassVar = {"reports": ("listener", "report_id")}
     lease_purposes: ClassVar = {"report-upkeep": "deletes old files and records of reports"}
     parts: ClassVar = {
@@ -57,7 +58,7 @@ class ReportsPlugin(Plugin):
         "overview": "tickwright.capabilities.reports.overview:ReportsPart",
         "alert_rules": "tickwright.capabilities.reports.alerts:RULES",
         "holdings": "tickwright.capabilities.reports.parts.store:HOLDINGS",
-        "reclaim": "tickwright.capabilities.reports.parts.store:PartsStore.reclaim",
+        "reclaim": "tickwright.capabilities.reports.parts.store:PartRows.reclaim",
         "examine": "tickwright.capabilities.reports.overview:examine",
     }
 
@@ -117,8 +118,8 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
         from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
         from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, StepResources
-        from tickwright.capabilities.reports.parts.listeners import AnnouncementReader, PartFetcher, ReportListener
-        from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage
+        from tickwright.capabilities.reports.parts.listeners import AnnouncementReader, PartFetcher, PartWorker
+        from tickwright.capabilities.reports.parts.store import PartRows, PartStorage
         from tickwright.capabilities.reports.requests.store import RecordsStore
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup import WakeupListener
@@ -126,24 +127,22 @@ class ReportsPlugin(Plugin):
 
         pool, ports, mine = context.pool, context.ports, context.settings.part(ReportSettings)
         objects, folder = await ports.get(LazyObjectStore).opened(), await ports.get(WorkFolder).opened()
-        session, exchange, parts = ports.get(WorkerSession), ports.find(ReportTransport), PartsStore(pool)
+        session, exchange, parts = ports.get(WorkerSession), ports.find(ReportTransport), PartRows(pool)
         storage = PartStorage(parts, ports.find(SharedParts), objects)
         wakeups = WakeupListener("report-wakeups", context.direct_url, CHANNEL)
         fetcher = PartFetcher(context.registrations.of(ListenerRegistry), ports.get(Sources))
         at_once, memory_bytes = mine.report_concurrency, mine.report_memory_mb * 1024 * 1024
-        listener = ReportListener(parts, storage, session, wakeups, fetcher, folder=folder, at_once=at_once)
+        worker = PartWorker(parts, storage, session, wakeups, fetcher, folder=folder, at_once=at_once)
         bounds = MergeBounds(memory_bytes, threads_for(memory_bytes))
         merges = MergeProcesses(at_once=mine.report_merges, spare=1)  # supervisors have one more slot
         resources = StepResources(RecordsStore(pool, routes_of(exchange)), storage, objects, folder, merges, bounds)
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=mine.report_merges)
         context.facts["serves"] = fetcher.names()
-        context.facts["report_calls_stuck"] = lambda: listener.stuck
-        context.run(wakeups, merges, listener, supervisor)
+        context.facts["report_calls_stuck"] = lambda: worker.stuck
+        context.run(wakeups, merges, worker, supervisor)
         if exchange is not None:
-            context.run(
-                AnnouncementReader(pool, listener, fetcher, open_queue=exchange.queue, declare=exchange.prepare)
-            )
-        context.count(source_of(listener, supervisor))
+            context.run(AnnouncementReader(pool, worker, fetcher, open_queue=exchange.queue, declare=exchange.prepare))
+        context.count(source_of(worker, supervisor))
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of reports, report types and files."""
@@ -178,16 +177,16 @@ def routes_of(exchange: ReportTransport | None) -> "Routes":
     return Routes() if exchange is None else Routes(exchange.everyone, exchange.exchange)
 
 
-def source_of(listener: "ReportListener", supervisor: "ReportSupervisor") -> "Source":
+def source_of(worker: "PartWorker", supervisor: "ReportSupervisor") -> "Source":
     """Return the source of both services' metrics."""
     from tickwright.observe.metrics import Sample
 
     def read() -> "Sequence[Sample]":
         return [
-            Sample("tickwright_report_running_parts", listener.running),
-            Sample("tickwright_report_stuck_calls", listener.stuck),
+            Sample("tickwright_report_running_parts", worker.running),
+            Sample("tickwright_report_stuck_calls", worker.stuck),
             Sample("tickwright_report_running_steps", supervisor.running),
-            *(Sample("tickwright_report_parts_total", n, (name,)) for name, n in sorted(listener.counts.items())),
+            *(Sample("tickwright_report_parts_total", n, (name,)) for name, n in sorted(worker.counts.items())),
             *(Sample("tickwright_report_steps_total", n, (name,)) for name, n in sorted(supervisor.counts.items())),
         ]
 

@@ -18,11 +18,11 @@ from tickwright.capabilities.reports.plan import Plan
 from tickwright.capabilities.reports.requests.views import ReportTypeDetail, ReportTypeView, StoredReportType
 from tickwright.capabilities.reports.schema import check_definition, definition_of
 from tickwright.domain.errors import Rejected
-from tickwright.domain.strict_json import shown
+from tickwright.domain.strict_json import quoted
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -45,7 +45,7 @@ class ReportTypes:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(limit)
+        limit = checked_limit(limit)
         after = "" if cursor is None else await self._cursors.read(cursor, str, _LISTING)
         rows = await fetch_page(self._pool, _SQL["list_types"], after, limit + 1)
         items = [view(ReportTypeView, row) for row in rows[:limit]]
@@ -59,7 +59,7 @@ class ReportTypes:
         """
         row = await self._pool.fetchrow(_SQL["get_type"], name)
         if row is None:
-            raise Rejected("report_type_not_found", f"there is no report type {shown(name)}", status=404)
+            raise Rejected("report_type_not_found", f"there is no report type {quoted(name)}", status=404)
         return _detail(row)
 
     async def plan(self, connection: Connection, name: str) -> Plan:
@@ -74,7 +74,7 @@ class ReportTypes:
         names = [found["name"] for found in await connection.fetch(_SQL["near_types"])]
         near = get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else "tickwright report-types list says what there is"
-        raise Rejected("unknown_report_type", f"type: there is no report type {shown(name)}; {hint}", field="type")
+        raise Rejected("unknown_report_type", f"type: there is no report type {quoted(name)}; {hint}", field="type")
 
     async def put(self, name: str, table: Mapping[str, Any], *, caller: Caller) -> StoredReportType:
         """Create or replace a report type, for an operator or a file. An equal definition changes nothing.
@@ -101,7 +101,7 @@ class ReportTypes:
         async with self._pool.acquire() as connection, connection.transaction():
             before = await connection.fetchrow(_SQL["lock_type"], name)
             if before is None:
-                raise Rejected("report_type_not_found", f"there is no report type {shown(name)}", status=404)
+                raise Rejected("report_type_not_found", f"there is no report type {quoted(name)}", status=404)
             await connection.execute(_SQL["delete_type"], name)
             await write_audit(connection, caller, "report_types.delete", f"report_type:{name}", before=_audited(before))
 

@@ -305,12 +305,12 @@ def report_routes(service: ReportsService, gate: Gate) -> APIRouter:
         filter_by=DEAD_CALLS.filter,
         listing=Operation(
             "list_dead_calls",
-            "List calls of reports that were given up, the oldest first. RabbitMQ keeps them for a week.",
+            "List announcements of reports that were given up, the oldest first. RabbitMQ keeps them for a week.",
         ),
         requeuing=Operation(
             "requeue_dead_calls",
             "Put them back to their listeners, the oldest first, at most 1,000 a call; ids among the oldest 10,000."
-            "\n\nA call of a report that is over, or of a part that is there, is dropped when it is read again.",
+            "\n\nAn announcement of a report that is over, or of a part that is there, is dropped when it is read.",
         ),
     )
     return router

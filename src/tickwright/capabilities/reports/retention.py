@@ -82,7 +82,7 @@ class ReportRetention(Retention):
     async def _remove_objects(self, rows: Sequence[Any]) -> None:
         """Remove all objects of ended reports, except their files."""
         for row in rows:
-            await self._remove(row["id"], but=row["file_key"])
+            await self._remove(row["id"], excluding=row["file_key"])
 
     async def _unknown(self, lease: HeldLease) -> None:
         """Remove objects of deleted reports, as far as one listing shows them."""
@@ -93,12 +93,12 @@ class ReportRetention(Retention):
                 self.counts["unknown"] += 1
                 await self._remove(row["id"])
 
-    async def _remove(self, report_id: int, *, but: str | None = None) -> None:
-        """Remove every object of a report except ``but``, in at most ``PAGES_MAX`` pages per folder."""
+    async def _remove(self, report_id: int, *, excluding: str | None = None) -> None:
+        """Remove every object of a report except ``excluding``, in at most ``PAGES_MAX`` pages per folder."""
         for folder in FOLDERS:
             for _ in range(PAGES_MAX):
                 found = await self._objects.listing(f"{folder}/{report_id}/", LISTED)
-                keys = [stored.key for stored in found if stored.key != but]
+                keys = [stored.key for stored in found if stored.key != excluding]
                 if keys:
                     await self._objects.delete(keys)
                     self.counts["objects"] += len(keys)

@@ -1,7 +1,7 @@
-"""The report operations of API and programs in one object; files behind signed links; dead letters of calls.
+"""The report operations of API and programs in one object; links to files; dead letters of announcements.
 
-A call only announces what the ledger already has, and missing parts are announced again, so a dead letter costs no
-report. It points to a publisher that is not Tickwright, or to a process that died on messages.
+An announcement only repeats what the ledger already has, and missing parts are announced again, so a dead letter costs
+no report. It points to a publisher that is not Tickwright, or to a process that died on messages.
 
 Existence and size of a file are checked before the first byte is sent. A later error aborts the response;
 ``Content-Length`` and ``ETag`` (the SHA-256 of the file) let a client detect it. A link opens one file until it
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX, Deliveries
-from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage
+from tickwright.capabilities.reports.parts.store import PartRows, PartStorage
 from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.capabilities.reports.requests.records import LISTING, Records, not_found
 from tickwright.capabilities.reports.requests.store import RecordsStore, Routes
@@ -37,7 +37,7 @@ from tickwright.ports.task_queue import DeadMessage, DeadMessages
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool
 
-# ---------------------------------------------------------------------- dead letters of calls
+# ---------------------------------------------------------------------- dead letters of announcements
 
 
 def _view(dead: DeadMessage) -> DeadCallView:
@@ -205,7 +205,7 @@ class ReportResources:
         shared: The Redis hash; ``None`` without Redis.
         folder: Makes and returns the folder for spooled deliveries.
         part_bytes_max: Of one delivery.
-        dead_calls: The dead letters of calls; ``None`` without RabbitMQ.
+        dead_calls: The dead letters of announcements; ``None`` without RabbitMQ.
     """
 
     routes: Routes
@@ -221,7 +221,7 @@ class ReportsService:
     """All report operations of the API and the command line, by subject."""
 
     def __init__(self, pool: Pool, resources: ReportResources) -> None:
-        cursors, parts = Cursors(pool), PartsStore(pool)
+        cursors, parts = Cursors(pool), PartRows(pool)
         storage = PartStorage(parts, resources.shared, resources.objects, probe=resources.probe)
         store = RecordsStore(pool, resources.routes)
         self.types = ReportTypes(pool, cursors)

@@ -1,13 +1,12 @@
 """``tickwright accounts``: how often each account's trackers are polled."""
 
+from functools import partial
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from tickwright.cli.kit.gateway import ask, put_changes, through
+from tickwright.cli.kit.gateway import api_path, ask, given, put_changes, with_gateway
 from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
-from tickwright.domain.errors import Rejected
 
 app = typer.Typer(help="Accounts: how often they are polled.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = (
@@ -19,13 +18,14 @@ COLUMNS = (
     "paused_at",
 )
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="The account's id.")]
+path = partial(api_path, "accounts", "ACCOUNT")
 SETTABLE = ("polling_interval_minutes", "max_age_days", "polls_per_slice_max", "freshness_objective")
 
 
 @app.command("list")
 def list_(
-    sort: Annotated[str, typer.Option(help="id, or lag: the worst first.")] = "id",
-    text: Annotated[str | None, typer.Option(help="That their ids hold, in any case.")] = None,
+    sort: Annotated[str, typer.Option(help="The order: id, or lag (the highest first).")] = "id",
+    text: Annotated[str | None, typer.Option(help="Only accounts whose id contains this text, in any case.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
@@ -45,28 +45,29 @@ def show(account: Account, as_json: Json = False) -> None:
 @app.command()
 def put(
     account: Account,
-    interval: Annotated[int | None, typer.Option(metavar="MINUTES", help="Between two polls; 120.")] = None,
-    max_age: Annotated[int | None, typer.Option(metavar="DAYS", help="A tracker is polled for; 60.")] = None,
+    interval: Annotated[
+        int | None, typer.Option(metavar="MINUTES", help="Minutes between two polls of a tracker; 120 by default.")
+    ] = None,
+    max_age: Annotated[
+        int | None, typer.Option(metavar="DAYS", help="Days for which a tracker is polled; 60 by default.")
+    ] = None,
     cap: Annotated[
-        int | None, typer.Option(metavar="POLLS", help="In five minutes at most; 0 ends the cap. None without it.")
+        int | None, typer.Option(metavar="POLLS", help="The most polls in five minutes; 0 for no cap, as by default.")
     ] = None,
     objective: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Of polls made within 1.1 intervals; 0.99.")
+        float | None,
+        typer.Option(metavar="SHARE", help="Share of polls to be made within 1.1 intervals; 0.99 by default."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Create an account, or change the given fields. Its trackers follow within minutes, without a restart."""
-    given: dict[str, Any] = {
-        "polling_interval_minutes": interval,
-        "max_age_days": max_age,
-        "polls_per_slice_max": cap,
-        "freshness_objective": objective,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = given(
+        polling_interval_minutes=interval, max_age_days=max_age, polls_per_slice_max=cap, freshness_objective=objective
+    )
     if cap == 0:
         changes["polls_per_slice_max"] = None
     show_answer(
-        through(lambda gateway: put_changes(gateway, path(account), changes, keep=SETTABLE, need="")),
+        with_gateway(lambda gateway: put_changes(gateway, path(account), changes, keep=SETTABLE, need="")),
         as_json=as_json,
         sentence=_stored,
     )
@@ -75,8 +76,10 @@ def put(
 @app.command()
 def preview(
     account: Account,
-    interval: Annotated[int | None, typer.Option(metavar="MINUTES", help="Between two polls.")] = None,
-    cap: Annotated[int | None, typer.Option(metavar="POLLS", help="In five minutes at most; 0 for no cap.")] = None,
+    interval: Annotated[int | None, typer.Option(metavar="MINUTES", help="Minutes between two polls.")] = None,
+    cap: Annotated[
+        int | None, typer.Option(metavar="POLLS", help="The most polls in five minutes; 0 for no cap.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show how another interval or cap would change the load. Changes nothing."""
@@ -121,10 +124,3 @@ def enable(account: Account, as_json: Json = False) -> None:
     """Poll the account's trackers again, each at its next scheduled poll."""
     done = ask("POST", f"{path(account)}/enable")
     show_answer(done, as_json=as_json, sentence=lambda a: f"{a['account_id']} is polled")
-
-
-def path(account: str) -> str:
-    """Return the API path of an account. Raises ``Rejected`` (``wrong_argument``): permanent."""
-    if not account or "/" in account:
-        raise Rejected("wrong_argument", "ACCOUNT: at least one character, and no '/'")
-    return f"/accounts/{quote(account, safe='')}"

@@ -1,22 +1,31 @@
 """``tickwright batches``: batches of programs, and the commands that they share with campaigns."""
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page
-from tickwright.domain.errors import Rejected
+from tickwright.cli.kit.gateway import api_path, ask
+from tickwright.cli.kit.output import (
+    Cursor,
+    Json,
+    Limit,
+    show_answer,
+    show_explanation,
+    show_fields,
+    show_json,
+    show_page,
+)
 
 COLUMNS = ("name", "type", "status", "version", "next_slot_at", "open_executions", "last_execution_id", "last_status")
 VERSIONS = ("version", "made_by", "made_at")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What it is called.")]
-Type = Annotated[str | None, typer.Option("--type", help="MANUAL or AUTOMATIC.")]
-Status = Annotated[str | None, typer.Option(help="SCHEDULED or IDLE.")]
-Begins = Annotated[str | None, typer.Option("--name", metavar="BEGINNING", help="What the name begins with.")]
-Number = Annotated[int | None, typer.Option("--version", min=1, help="Show this one whole.")]
-Slot = Annotated[str | None, typer.Option(metavar="TIME", help="Of this occurrence: RFC 3339 with its offset.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+Type = Annotated[str | None, typer.Option("--type", help="Only MANUAL or only AUTOMATIC ones.")]
+Status = Annotated[str | None, typer.Option(help="Only SCHEDULED or only IDLE ones.")]
+Begins = Annotated[str | None, typer.Option("--name", metavar="BEGINNING", help="Only names that begin with this.")]
+Number = Annotated[int | None, typer.Option("--version", min=1, help="Show this version whole.")]
+Slot = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Explain the occurrence of this time; RFC 3339 with its offset.")
+]
 
 
 def add_commands(app: typer.Typer, plural: str) -> None:
@@ -42,7 +51,7 @@ def _add_queries(app: typer.Typer, plural: str) -> None:
     @app.command()
     def show(name: Name, as_json: Json = False) -> None:
         """Show one, with its definition and its next five occurrences."""
-        found = ask("GET", path(plural, name))
+        found = ask("GET", api_path(plural, "NAME", name))
         if as_json:
             show_json(found)
             return
@@ -55,22 +64,22 @@ def _add_queries(app: typer.Typer, plural: str) -> None:
     ) -> None:
         """List the versions, newest first, or show one version as it was written."""
         if version is None:
-            page = ask("GET", f"{path(plural, name)}/versions", query={"cursor": cursor, "limit": limit})
+            page = ask("GET", f"{api_path(plural, 'NAME', name)}/versions", query={"cursor": cursor, "limit": limit})
             show_page(page, VERSIONS, as_json=as_json, empty="no versions")
             return
-        found = ask("GET", f"{path(plural, name)}/versions/{version}")
+        found = ask("GET", f"{api_path(plural, 'NAME', name)}/versions/{version}")
         show_json(found) if as_json else show_fields({**found, **found.pop("definition")})
 
     @app.command()
     def explain(name: Name, slot: Slot = None, as_json: Json = False) -> None:
         """Explain why it runs or does not, and when it runs next; with --slot, what happened at that occurrence."""
-        answer = ask("GET", f"{path(plural, name)}/explain", query={"slot": slot})
-        show_answer(answer, as_json=as_json, sentence=explained)
+        answer = ask("GET", f"{api_path(plural, 'NAME', name)}/explain", query={"slot": slot})
+        show_explanation(answer, as_json=as_json)
 
 
 def _add_actions(app: typer.Typer, plural: str) -> None:
     def act(name: str, action: str, *, as_json: bool) -> None:
-        show_answer(ask("POST", f"{path(plural, name)}/{action}"), as_json=as_json, sentence=_changed)
+        show_answer(ask("POST", f"{api_path(plural, 'NAME', name)}/{action}"), as_json=as_json, sentence=_changed)
 
     @app.command()
     def activate(name: Name, as_json: Json = False) -> None:
@@ -93,23 +102,10 @@ def _add_actions(app: typer.Typer, plural: str) -> None:
         act(name, "stop", as_json=as_json)
 
 
-def explained(answer: Any) -> str:
-    """Return an explanation as lines of text."""
-    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
-    return f"{answer['status']}: {answer['summary']}{reasons}"
-
-
 def _changed(change: Any) -> str:
     when = f", next at {change['next_slot_at']}" if change["next_slot_at"] else ""
     touched = "".join(f"; execution {one['id']} is {one['status']}" for one in change["executions"])
     return f"{change['name']} {change['outcome']}: {change['status']}{when}{touched}"
-
-
-def path(plural: str, name: str) -> str:
-    """Return the API path of a batch or campaign. Raises ``Rejected`` (``wrong_argument``): permanent."""
-    if not name or "/" in name:
-        raise Rejected("wrong_argument", "NAME: 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first")
-    return f"/{plural}/{quote(name, safe='')}"
 
 
 app = typer.Typer(help="Batches of items that programs define.", no_args_is_help=True, rich_markup_mode=None)

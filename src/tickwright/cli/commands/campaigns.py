@@ -1,13 +1,14 @@
 """``tickwright campaigns``: the audience, the action per client, and the schedule."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from tickwright.cli.commands.batches import Name, add_commands, path
+from tickwright.cli.commands.batches import Name, add_commands
 from tickwright.cli.commands.report_types import read_words
-from tickwright.cli.kit.gateway import ask
+from tickwright.cli.kit.gateway import api_path, ask, given
 from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json, show_rows, write
 from tickwright.domain.errors import Rejected
 
@@ -15,8 +16,11 @@ app = typer.Typer(
     help="Campaigns: an audience, an expression, an action, a schedule.", no_args_is_help=True, rich_markup_mode=None
 )
 File = Annotated[str, typer.Argument(metavar="FILE|-", help="JSON or TOML; - is standard input.")]
-Called = Annotated[str | None, typer.Option("--name", help="The campaign; by default the file's name = ….")]
+Called = Annotated[
+    str | None, typer.Option("--name", help="The campaign's name; by default that in the file (name = …).")
+]
 CLIENTS = ("client_id", "client")
+path = partial(api_path, "campaigns", "NAME")
 
 
 @app.command()
@@ -28,7 +32,7 @@ def put(file: File, name: Called = None, as_json: Json = False) -> None:
     words = _words(file)
     called = _name(name or words.pop("name", None))
     try:
-        stored = ask("PUT", path("campaigns", called), body=words)
+        stored = ask("PUT", path(called), body=words)
     except Rejected as error:
         _point(words, [error.details], as_json=as_json)
         raise
@@ -49,15 +53,17 @@ def check(file: File, as_json: Json = False) -> None:
 @app.command("dry-run")
 def dry_run(
     name: Name,
-    expression: Annotated[str | None, typer.Option(help="Try this one instead; it is not saved.")] = None,
-    audience: Annotated[str | None, typer.Option(metavar="FILE|-", help="The same: JSON or TOML.")] = None,
+    expression: Annotated[str | None, typer.Option(help="Try this expression instead; it is not saved.")] = None,
+    audience: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-", help="Try the audience of this file, JSON or TOML, instead; it is not saved."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Count the clients that it would select now, and show ten of them. Releases nothing."""
-    said = {"expression": expression, "audience": None if audience is None else read_words(audience)}
-    words = {word: value for word, value in said.items() if value is not None}
+    words = given(expression=expression, audience=None if audience is None else read_words(audience))
     try:
-        found = ask("POST", f"{path('campaigns', name)}/dry-run", body=words)
+        found = ask("POST", f"{path(name)}/dry-run", body=words)
     except Rejected as error:
         _point(words, [error.details], as_json=as_json)
         raise
@@ -74,7 +80,7 @@ def dry_run(
 @app.command()
 def delete(name: Name, as_json: Json = False) -> None:
     """Delete a campaign with its versions, executions and actions."""
-    ask("DELETE", path("campaigns", name))
+    ask("DELETE", path(name))
     show_answer({"deleted": name}, as_json=as_json, sentence=lambda answer: f"{answer['deleted']} is deleted")
 
 

@@ -1,15 +1,25 @@
 """``tickwright entities``: the entities that fan-out polls, their modules and the results."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from tickwright.cli.kit.files import Upload, import_file
-from tickwright.cli.kit.gateway import ask, put_changes, through
-from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.cli.kit.gateway import api_path, ask, given, put_changes, with_gateway
+from tickwright.cli.kit.output import (
+    Cursor,
+    Json,
+    Limit,
+    show_answer,
+    show_explanation,
+    show_fields,
+    show_json,
+    show_page,
+    show_rows,
+)
 from tickwright.domain.errors import Rejected
 
 app = typer.Typer(help="Entities that fan-out polls, with their modules.", no_args_is_help=True, rich_markup_mode=None)
@@ -18,13 +28,14 @@ MODULES = ("name", "every", "last_success_at", "running_since", "failures", "las
 SETTABLE = ("party", "is_polling_enabled", "polling_enabled_modules", "partner")
 CSV, NDJSON = "text/csv", "application/x-ndjson"
 Code = Annotated[str, typer.Argument(metavar="CODE", help="The entity's code.")]
+path = partial(api_path, "entities", "CODE")
 
 
 @app.command("list")
 def list_(
-    module: Annotated[str | None, typer.Option(help="Polled for this one.")] = None,
-    enabled: Annotated[bool | None, typer.Option("--enabled/--paused", help="Both by default.")] = None,
-    q: Annotated[str | None, typer.Option("--q", metavar="TEXT", help="What the code begins with.")] = None,
+    module: Annotated[str | None, typer.Option(help="Only entities that are polled for this module.")] = None,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--paused", help="Only these; both by default.")] = None,
+    q: Annotated[str | None, typer.Option("--q", metavar="TEXT", help="Only codes that begin with this.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
@@ -50,26 +61,27 @@ def show(code: Code, as_json: Json = False) -> None:
 @app.command()
 def put(
     code: Code,
-    modules: Annotated[str | None, typer.Option(metavar="NAMES", help="Such as LOCATIONS,TARIFFS.")] = None,
-    party: Annotated[
-        str | None, typer.Option(metavar="JSON|@FILE", help="The whole document; secrets as ${env:NAME}.")
+    modules: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="The modules that it is polled for, such as LOCATIONS,TARIFFS.")
     ] = None,
-    partner: Annotated[str | None, typer.Option(help="Whose limits its calls keep to; '' for none.")] = None,
+    party: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="Its party document, whole; secrets as ${env:NAME}.")
+    ] = None,
+    partner: Annotated[str | None, typer.Option(help="The partner whose limits its calls keep; '' for none.")] = None,
     enabled: Annotated[bool | None, typer.Option("--enabled/--paused", help="Whether it is polled.")] = None,
     as_json: Json = False,
 ) -> None:
     """Create an entity, or change the given fields. Schedulers use the change at once."""
-    given: dict[str, Any] = {
-        "polling_enabled_modules": modules,
-        "party": None if party is None else document_of(party),
-        "partner": partner,
-        "is_polling_enabled": enabled,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = given(
+        polling_enabled_modules=modules,
+        party=None if party is None else document_of(party),
+        partner=partner,
+        is_polling_enabled=enabled,
+    )
     if partner == "":
         changes["partner"] = None
     show_answer(
-        through(lambda gateway: put_changes(gateway, path(code), changes, keep=SETTABLE, need="")),
+        with_gateway(lambda gateway: put_changes(gateway, path(code), changes, keep=SETTABLE, need="")),
         as_json=as_json,
         sentence=_stored,
     )
@@ -130,17 +142,9 @@ def enable(code: Code, as_json: Json = False) -> None:
 @app.command()
 def explain(
     code: Code,
-    module: Annotated[str, typer.Argument(metavar="MODULE", help="Such as LOCATIONS.")],
+    module: Annotated[str, typer.Argument(metavar="MODULE", help="The module, such as LOCATIONS.")],
     as_json: Json = False,
 ) -> None:
     """Explain why an entity is polled for a module now, or why not."""
     answer = ask("GET", f"{path(code)}/explain", query={"module": module})
-    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
-    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
-
-
-def path(code: str) -> str:
-    """Return the API path of an entity. Raises ``Rejected`` (``wrong_argument``): permanent."""
-    if not code or "/" in code:
-        raise Rejected("wrong_argument", "CODE: at least one character, and no '/'")
-    return f"/entities/{quote(code, safe='')}"
+    show_explanation(answer, as_json=as_json)

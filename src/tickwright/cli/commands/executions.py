@@ -4,9 +4,18 @@ from typing import Annotated, Any
 
 import typer
 
-from tickwright.cli.commands.batches import explained
 from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.cli.kit.output import (
+    Cursor,
+    Json,
+    Limit,
+    show_answer,
+    show_explanation,
+    show_fields,
+    show_json,
+    show_page,
+    show_rows,
+)
 
 app = typer.Typer(help="Executions of campaigns and batches.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("id", "name", "slot_at", "status", "chunks_done", "chunks", "seen", "members", "actions", "released",
@@ -18,9 +27,9 @@ ExecutionId = Annotated[int, typer.Argument(min=1, max=2**63 - 1, metavar="ID", 
 
 @app.command("list")
 def list_(
-    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="Of this campaign.")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="NAME", help="Of this program's batch.")] = None,
-    status: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this campaign.")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this batch of a program.")] = None,
+    status: Annotated[list[str] | None, typer.Option(help="Only with this status. Repeatable.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
@@ -46,7 +55,7 @@ def show(execution_id: ExecutionId, as_json: Json = False) -> None:
 @app.command()
 def actions(
     execution_id: ExecutionId,
-    client_id: Annotated[str | None, typer.Option("--client", metavar="ID", help="Of this client alone.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client", metavar="ID", help="Only of this client.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
@@ -60,7 +69,7 @@ def actions(
 @app.command()
 def explain(execution_id: ExecutionId, as_json: Json = False) -> None:
     """Explain why an execution has not ended and what happens next, or how it ended."""
-    show_answer(ask("GET", f"/executions/{execution_id}/explain"), as_json=as_json, sentence=explained)
+    show_explanation(ask("GET", f"/executions/{execution_id}/explain"), as_json=as_json)
 
 
 @app.command()

@@ -11,7 +11,7 @@ import typer
 
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.cli.kit.files import Upload, import_file
-from tickwright.cli.kit.gateway import ask
+from tickwright.cli.kit.gateway import ask, given
 from tickwright.cli.kit.output import (
     At,
     Cursor,
@@ -24,6 +24,7 @@ from tickwright.cli.kit.output import (
     Until,
     say,
     show_answer,
+    show_explanation,
     show_fields,
     show_json,
     show_page,
@@ -32,10 +33,10 @@ from tickwright.domain.errors import Rejected
 
 # The options that select jobs. Listing, cancelling, retrying and rescheduling share them.
 
-Status = Annotated[list[JobStatus] | None, typer.Option(help="May be given several times.")]
-OfType = Annotated[str | None, typer.Option("--type", help="Of one task type.")]
-KeyOf = Annotated[str | None, typer.Option("--key", help="The job of an idempotency key.")]
-Text = Annotated[str | None, typer.Option(help="With this text in the key, the last error or the payload.")]
+Status = Annotated[list[JobStatus] | None, typer.Option(help="Only with this status. Repeatable.")]
+OfType = Annotated[str | None, typer.Option("--type", help="Only of this task type.")]
+KeyOf = Annotated[str | None, typer.Option("--key", help="Only the job with this idempotency key.")]
+Text = Annotated[str | None, typer.Option(help="Only with this text in the key, the last error or the payload.")]
 Command = Callable[..., None]
 
 
@@ -104,29 +105,33 @@ def payload_of(text: str) -> Any:
 @app.command()
 def schedule(
     task_type: Annotated[str, typer.Argument(metavar="TYPE", help="A registered task type.")],
-    payload: Annotated[str, typer.Argument(help="JSON.")] = "{}",
+    payload: Annotated[str, typer.Argument(help="The payload, as JSON.")] = "{}",
     at: At = None,
     delay: In = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key: the same one schedules nothing twice.")] = None,
-    priority: Annotated[int, typer.Option(help="-100 to 100.")] = 0,
-    max_attempts: Annotated[int | None, typer.Option(help="1 to 1000.")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one attempt.")] = None,
-    expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="Cancelled when not started by then.")] = None,
+    priority: Annotated[int, typer.Option(help="-100 to 100; higher ones are first.")] = 0,
+    max_attempts: Annotated[int | None, typer.Option(help="Attempts, 1 to 1000; the task type's by default.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Limit of one attempt; the task type's by default.")
+    ] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Cancel the job when it has not started by then.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Schedule one job. Without --at or --in it is due at once."""
-    given = {
-        "task_type": task_type,
-        "payload": payload_of(payload),
-        "execute_at": at,
-        "delay": delay,
-        "idempotency_key": key,
-        "priority": priority,
-        "max_attempts": max_attempts,
-        "timeout": timeout,
-        "expires_at": expires_at,
-    }
-    made = ask("POST", "/jobs", body={name: value for name, value in given.items() if value is not None})
+    body = given(
+        task_type=task_type,
+        payload=payload_of(payload),
+        execute_at=at,
+        delay=delay,
+        idempotency_key=key,
+        priority=priority,
+        max_attempts=max_attempts,
+        timeout=timeout,
+        expires_at=expires_at,
+    )
+    made = ask("POST", "/jobs", body=body)
     show_answer(
         made, as_json=as_json, sentence=lambda m: f"job {m['id']}" + ("" if m["created"] else " (its key had made it)")
     )
@@ -150,7 +155,7 @@ def import_(
 def list_(
     *,
     which: Which,
-    worker: Annotated[int | None, typer.Option(min=1, help="Held by this worker session now.")] = None,
+    worker: Annotated[int | None, typer.Option(min=1, help="Only jobs that this worker session holds now.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
@@ -171,8 +176,7 @@ def show(job_id: JobId, as_json: Json = False) -> None:
 def explain(job_id: JobId, as_json: Json = False) -> None:
     """Explain the status of a job."""
     answer = ask("GET", f"/jobs/{job_id}/explain")
-    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
-    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
+    show_explanation(answer, as_json=as_json)
 
 
 @app.command()
@@ -219,8 +223,7 @@ def reschedule(
     as_json: Json = False,
 ) -> None:
     """Change the time of a pending job, or of all that the options select."""
-    to = {"execute_at": at, "delay": delay, "shift": shift}
-    to = {name: value for name, value in to.items() if value is not None}
+    to = given(execute_at=at, delay=delay, shift=shift)
     if _is_one(job_id, which.named()):
         if len(to) != 1 or shift is not None:
             raise typer.BadParameter("give --at or --in, one of them")
@@ -244,7 +247,7 @@ def run_now(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_jso
 def _is_one(job_id: int | None, which: dict[str, Any]) -> bool:
     """Return whether one job is meant. Refuse an id together with options, and neither."""
     if (job_id is None) == (not which):
-        raise typer.BadParameter("give ID or --type (or --id, --status, --text, --since, --until, --key), one of them")
+        raise typer.BadParameter("give either an ID, or options that select jobs; see --help")
     return job_id is not None
 
 

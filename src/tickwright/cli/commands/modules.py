@@ -1,13 +1,12 @@
 """``tickwright modules``: what entities are polled for, and how often."""
 
+from functools import partial
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from tickwright.cli.kit.gateway import ask, put_changes, through
+from tickwright.cli.kit.gateway import api_path, ask, given, put_changes, with_gateway
 from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json, show_page, show_rows
-from tickwright.domain.errors import Rejected
 
 app = typer.Typer(
     help="Modules: what entities are polled for, and how often.", no_args_is_help=True, rich_markup_mode=None
@@ -16,6 +15,7 @@ COLUMNS = ("name", "every", "timeout", "gated", "set_by", "paused_at", "updated_
 WINDOWS = ("window_at", "succeeded", "failed", "superseded", "expired")
 SETTABLE = ("every", "timeout", "gated")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The module, such as LOCATIONS.")]
+path = partial(api_path, "modules", "NAME")
 
 
 @app.command("list")
@@ -38,8 +38,8 @@ def show(name: Name, as_json: Json = False) -> None:
 
 @app.command()
 def windows(
-    module: Annotated[str | None, typer.Option(help="One only.")] = None,
-    hours: Annotated[int, typer.Option(min=1, max=168, help="Back from now.")] = 1,
+    module: Annotated[str | None, typer.Option(help="Only this module.")] = None,
+    hours: Annotated[int, typer.Option(min=1, max=168, help="How many hours, back from now.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Show the results of each window of the last hours, newest first."""
@@ -59,17 +59,19 @@ def windows(
 def put(
     name: Name,
     every: Annotated[str | None, typer.Option(metavar="DURATION", help='Length of a window, such as "15m".')] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one run, at most 25m; 60s.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Limit of one run, at most 25m; 60s by default.")
+    ] = None,
     gated: Annotated[
-        bool | None, typer.Option("--gated/--open", help="Only where ENABLE_<NAME>_POLLING=true; open.")
+        bool | None,
+        typer.Option("--gated/--open", help="Polled only where ENABLE_<NAME>_POLLING=true; by default everywhere."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a module, or change the given fields. Schedulers use the change at once."""
-    given: dict[str, Any] = {"every": every, "timeout": timeout, "gated": gated}
-    changes = {field: value for field, value in given.items() if value is not None}
+    changes = given(every=every, timeout=timeout, gated=gated)
     show_answer(
-        through(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="every")),
+        with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="every")),
         as_json=as_json,
         sentence=_stored,
     )
@@ -91,10 +93,3 @@ def pause(name: Name, as_json: Json = False) -> None:
 def enable(name: Name, as_json: Json = False) -> None:
     """Poll entities for the module again, from the current window on."""
     show_answer(ask("POST", f"{path(name)}/enable"), as_json=as_json, sentence=lambda m: f"{m['name']} is polled")
-
-
-def path(name: str) -> str:
-    """Return the API path of a module. Raises ``Rejected`` (``wrong_argument``): permanent."""
-    if not name or "/" in name:
-        raise Rejected("wrong_argument", "NAME: 1 to 50 capitals, digits or '_', a letter first")
-    return f"/modules/{quote(name, safe='')}"

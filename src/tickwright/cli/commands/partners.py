@@ -1,12 +1,12 @@
 """``tickwright partners``: the partners that Tickwright polls, and their limits."""
 
 import json
+from functools import partial
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from tickwright.cli.kit.gateway import Gateway, ask, through
+from tickwright.cli.kit.gateway import Gateway, api_path, ask, with_gateway
 from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json, show_page
 from tickwright.domain.errors import Rejected
 from tickwright.partners.settings import read_kept
@@ -16,6 +16,7 @@ app = typer.Typer(
 )
 COLUMNS = ("name", "settings", "called_by", "paused_at", "breaker", "open_until", "blocked_until", "last_error")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The partner.")]
+path = partial(api_path, "partners", "NAME")
 
 
 @app.command("list")
@@ -47,13 +48,13 @@ def put(
     name: Name,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FIELD=VALUE]…", help="Such as rate=50/s concurrency=20; JSON where it is more."),
+        typer.Argument(metavar="[FIELD=VALUE]…", help="Such as rate=50/s concurrency=20; a list or an object as JSON."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a partner, or change the given settings. FIELD= without a value removes a setting."""
     changes = settings_of(settings or [])
-    stored = through(lambda gateway: _put(gateway, name, changes))
+    stored = with_gateway(lambda gateway: _put(gateway, name, changes))
     show_answer(
         stored,
         as_json=as_json,
@@ -103,10 +104,3 @@ def reset(name: Name, as_json: Json = False) -> None:
     """Close the partner's breaker and end its requested silence. Use it when the partner works again."""
     done = ask("POST", f"{path(name)}/reset")
     show_answer(done, as_json=as_json, sentence=lambda p: f"{p['name']}: its breaker is {p['breaker']}")
-
-
-def path(name: str) -> str:
-    """Return the API path of a partner. Raises ``Rejected`` (``wrong_argument``): permanent."""
-    if not name or "/" in name:
-        raise Rejected("wrong_argument", "NAME: 1 to 50 letters, digits, '_', '.' or '-'")
-    return f"/partners/{quote(name, safe='')}"

@@ -3,13 +3,13 @@
 import json
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from tickwright.cli.kit.gateway import ask
+from tickwright.cli.kit.gateway import api_path, ask
 from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
@@ -18,6 +18,7 @@ COLUMNS = ("name", "listeners", "stages", "format", "set_by", "updated_at")
 LISTENERS = ("listener", "stage", "kind", "source", "required", "attempts", "timeout")
 FILE_BYTES_MAX = 1_048_576
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The report type.")]
+path = partial(api_path, "report-types", "NAME")
 
 
 @app.command("list")
@@ -79,7 +80,7 @@ def _text_of(file: str) -> str:
             with Path(file).open("rb") as opened:
                 data = opened.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
-            raise Rejected("wrong_argument", f"{file}: a definition has at most 256 KiB")
+            raise Rejected("wrong_argument", f"{file}: a definition has at most 1 MiB")
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -94,10 +95,3 @@ def _listener(name: str, words: dict[str, Any]) -> dict[str, Any]:
 def _stored(stored: Any) -> str:
     kind, done = stored["report_type"], "created" if stored["created"] else "set"
     return f"{kind['name']} {done}: {', '.join(kind['listeners'])} to {kind['format']}"
-
-
-def path(name: str) -> str:
-    """Return the API path of a report type. Raises ``Rejected`` (``wrong_argument``): permanent."""
-    if not name or "/" in name:
-        raise Rejected("wrong_argument", "NAME: 1 to 50 letters, digits, '_', '.' or '-', a letter or digit first")
-    return f"/report-types/{quote(name, safe='')}"

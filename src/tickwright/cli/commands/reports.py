@@ -10,8 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from tickwright.cli.kit.files import download as download_file
-from tickwright.cli.kit.gateway import Gateway, ask, through
-from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.cli.kit.gateway import Gateway, ask, given, with_gateway
+from tickwright.cli.kit.output import (
+    Cursor,
+    Json,
+    Limit,
+    show_answer,
+    show_explanation,
+    show_fields,
+    show_json,
+    show_page,
+    show_rows,
+)
 from tickwright.domain.errors import Rejected
 
 app = typer.Typer(help="Request, show and download reports.", no_args_is_help=True, rich_markup_mode=None)
@@ -31,36 +41,39 @@ def request(
     kind: Annotated[str, typer.Argument(metavar="TYPE", help="A report type.")],
     condition: Annotated[
         list[str] | None,
-        typer.Option("--condition", "-c", metavar="NAME=TEXT|NAME:=JSON", help="May be given several times."),
+        typer.Option(
+            "--condition", "-c", metavar="NAME=TEXT|NAME:=JSON", help="A condition of the report. Repeatable."
+        ),
     ] = None,
     conditions: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="A JSON object; --condition counts more.")
+        str | None, typer.Option(metavar="FILE|-", help="Conditions as a JSON object; --condition replaces its own.")
     ] = None,
-    form: Annotated[str | None, typer.Option("--format", help="csv or parquet; the type's by default.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help="csv or parquet; the report type's by default.")] = None,
     requester: Annotated[str | None, typer.Option(help="The requester; you by default.")] = None,
-    department: Annotated[str | None, typer.Option(help="Of the requester.")] = None,
-    notify: Annotated[str | None, typer.Option(metavar="RECEIVER", help="Is notified of the end.")] = None,
-    max_age: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="A finished one that is not older will do.")
+    department: Annotated[str | None, typer.Option(help="The requester's department.")] = None,
+    notify: Annotated[
+        str | None, typer.Option(metavar="RECEIVER", help="The receiver of alerts that is notified of the end.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it is over; exit code 1 where it has no file.")] = False,
+    max_age: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Take a finished equal report that is not older than this.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is over; exit code 1 if it has no file.")] = False,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Wait and fetch the file: a file or a folder.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Request a report. If the requester has an equal one in progress, that one is returned."""
-    body = {
-        "type": kind,
-        "conditions": {**read_conditions(conditions), **conditions_of(condition or ())},
-        "format": form,
-        "requester": requester,
-        "department": department,
-        "notify": notify,
-        "max_age": max_age,
-    }
-    given = {name: value for name, value in body.items() if value is not None}
-    done = through(lambda gateway: _request(gateway, given, wait=wait or output is not None, output=output))
+    body = given(
+        type=kind,
+        conditions={**read_conditions(conditions), **conditions_of(condition or ())},
+        format=form,
+        requester=requester,
+        department=department,
+        notify=notify,
+        max_age=max_age,
+    )
+    done = with_gateway(lambda gateway: _request(gateway, body, wait=wait or output is not None, output=output))
     show_answer(done, as_json=as_json, sentence=_request_sentence)
     if done["status"] in {"failed", "cancelled"}:
         raise typer.Exit(1)
@@ -89,10 +102,10 @@ def _fetched(done: Mapping[str, Any]) -> str:
 
 @app.command("list")
 def list_(
-    requester: Annotated[str | None, typer.Option(help="Of this one.")] = None,
-    department: Annotated[str | None, typer.Option(help="Of this one.")] = None,
-    kind: Annotated[str | None, typer.Option("--type", help="Of this report type.")] = None,
-    status: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    requester: Annotated[str | None, typer.Option(help="Only of this requester.")] = None,
+    department: Annotated[str | None, typer.Option(help="Only of this department.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", help="Only of this report type.")] = None,
+    status: Annotated[list[str] | None, typer.Option(help="Only with this status. Repeatable.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
@@ -119,8 +132,7 @@ def show(report_id: ReportId, as_json: Json = False) -> None:
 def explain(report_id: ReportId, as_json: Json = False) -> None:
     """Explain why a report is not finished: what it waits for, since when, and what happens next."""
     answer = ask("GET", f"/reports/{report_id}/explain")
-    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
-    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
+    show_explanation(answer, as_json=as_json)
 
 
 @app.command()
@@ -133,7 +145,7 @@ def cancel(report_id: ReportId, as_json: Json = False) -> None:
 @app.command()
 def download(report_id: ReportId, output: Output = None, as_json: Json = False) -> None:
     """Download a report's file. It gets its name only after it is checked."""
-    done = through(lambda gateway: download_file(gateway, report_id, output))
+    done = with_gateway(lambda gateway: download_file(gateway, report_id, output))
     show_answer(done, as_json=as_json, sentence=_fetched)
 
 

@@ -20,7 +20,7 @@ app = typer.Typer(help="Database roles that use plain SQL only.", no_args_is_hel
 @app.command()
 def create(
     kind: Annotated[Literal["app"], typer.Argument(metavar="app", help="A role for programs that use plain SQL.")],
-    name: Annotated[str, typer.Option(help="Of the role; one for each program and database.")] = "tickwright_app",
+    name: Annotated[str, typer.Option(help="Name of the role; one for each program and database.")] = "tickwright_app",
     login: Annotated[bool, typer.Option("--login", help="It may log in; without this, grant it to others.")] = False,
     password_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Its first line is the password; implies --login.")
@@ -77,7 +77,7 @@ async def _connection() -> "AsyncIterator[Connection]":
 
     async with open_database(load_settings()) as database:
         await ensure_schema(database)
-        pool = await open_pool(database.url, max_size=1, pooled=database.pooled)
+        pool = await open_pool(database.url, max_size=1, behind_pooler=database.behind_pooler)
         try:
             with translated():
                 async with pool.acquire() as connection:

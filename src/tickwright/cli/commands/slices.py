@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from tickwright.cli.kit.gateway import ask
+from tickwright.cli.kit.gateway import ask, given
 from tickwright.cli.kit.output import Cursor, Json, Limit, Since, Until, show_answer, show_json, show_page, show_rows
 
 app = typer.Typer(help="The slice ledger: the outcome of each minute.", no_args_is_help=True, rich_markup_mode=None)
 COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
 COLUMNS = ("due_at", "partner", *COUNTS)
-Partner = Annotated[str | None, typer.Option(help="One partner only.")]
+Partner = Annotated[str | None, typer.Option(help="Only this partner.")]
 _LEFT_OUT = {
     "unread_trackers": "their polls may be in Kafka, in batches that the consumers have not passed. "
     "Ask again when the lag in tickwright outbox polls is 0; with --topic-lost if the topic has lost them",
@@ -21,7 +21,7 @@ _LEFT_OUT = {
 
 @app.command("list")
 def list_(
-    minutes: Annotated[int, typer.Option(min=1, max=5, help="Length of a slice, 1 or 5.")] = 1,
+    minutes: Annotated[int, typer.Option(min=1, max=5, help="Length of a slice in minutes, 1 or 5.")] = 1,
     since: Since = None,
     until: Until = None,
     partner: Partner = None,
@@ -66,8 +66,8 @@ def heat(
 
 @app.command()
 def replay(
-    since: Annotated[str, typer.Option(metavar="TIME", help="RFC 3339 with its offset; inclusive.")],
-    until: Annotated[str, typer.Option(metavar="TIME", help="RFC 3339 with its offset; exclusive.")],
+    since: Annotated[str, typer.Option(metavar="TIME", help="From this time on; RFC 3339 with its offset.")],
+    until: Annotated[str, typer.Option(metavar="TIME", help="Before this time; RFC 3339 with its offset.")],
     partner: Partner = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without it only count.")] = False,
     topic_lost: Annotated[
@@ -80,8 +80,8 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Poll again the last scheduled polls in a range that are missing, and no others. Without --yes only count them."""
-    body = {"from": since, "to": until, "partner": partner, "dry_run": not yes, "topic_lost": topic_lost}
-    done = ask("POST", "/slices/replay", body={name: value for name, value in body.items() if value is not None})
+    body = given(**{"from": since}, to=until, partner=partner, dry_run=not yes, topic_lost=topic_lost)
+    done = ask("POST", "/slices/replay", body=body)
     show_answer(done, as_json=as_json, sentence=_replay_sentence)
 
 

@@ -1,12 +1,12 @@
 """``tickwright task-types``: targets, limits, pauses and secrets of task types."""
 
+from functools import partial
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import msgspec
 import typer
 
-from tickwright.cli.kit.gateway import ask, put_changes, through
+from tickwright.cli.kit.gateway import api_path, ask, given, put_changes, with_gateway
 from tickwright.cli.kit.output import Json, show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import FORMS_SHOWN
@@ -14,6 +14,7 @@ from tickwright.domain.targets import FORMS_SHOWN
 app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("name", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
+path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
     "rate_per_s", "keep_history",
@@ -30,50 +31,63 @@ def list_(as_json: Json = False) -> None:
 def put(
     name: Name,
     target: Annotated[str | None, typer.Option(help=FORMS_SHOWN)] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one attempt; 30s.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="1 to 1000; 3.")] = None,
-    retry_base: Annotated[str | None, typer.Option(metavar="DURATION", help="First wait at most; 1s.")] = None,
-    retry_factor: Annotated[float | None, typer.Option(help="Each wait against the one before; 2.")] = None,
-    retry_cap: Annotated[str | None, typer.Option(metavar="DURATION", help="Longest wait; 1h.")] = None,
-    final_status: Annotated[list[int] | None, typer.Option(help="An HTTP status that ends the job at once.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Attempts at once in all workers.")] = None,
-    rate: Annotated[str | None, typer.Option(help='Starts in all workers, such as "50/s".')] = None,
-    keep_history: Annotated[bool | None, typer.Option("--keep-history/--forget", help="Completed jobs.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Limit of one attempt; 30s by default.")
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="Attempts of a job, 1 to 1000; 3 by default.")] = None,
+    retry_base: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Longest first wait; 1s by default.")
+    ] = None,
+    retry_factor: Annotated[
+        float | None, typer.Option(help="How much longer each further wait is; 2 by default.")
+    ] = None,
+    retry_cap: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Longest wait of all; 1h by default.")
+    ] = None,
+    final_status: Annotated[
+        list[int] | None, typer.Option(help="An HTTP status that ends the job at once. Repeatable.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Most attempts at a time, in all workers; no limit by default.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help='Most starts in all workers, such as "50/s"; no limit by default.')
+    ] = None,
+    keep_history: Annotated[
+        bool | None,
+        typer.Option("--keep-history/--forget", help="Whether completed jobs are kept; they are by default."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""
     retry = {"base": retry_base, "factor": retry_factor, "cap": retry_cap}
-    given = {
-        "timeout": timeout,
-        "max_attempts": max_attempts,
-        "retry": {part: value for part, value in retry.items() if value is not None} or None,
-        "final_statuses": final_status,
-        "concurrency": concurrency,
-        "rate": rate,
-        "keep_history": keep_history,
-    }
-    changes = changes_of(name, target, {key: value for key, value in given.items() if value is not None}, retry)
-    stored = through(lambda gateway: put_changes(gateway, _path(name), changes, keep=SETTABLE, need="target"))
+    settings = given(
+        timeout=timeout,
+        max_attempts=max_attempts,
+        retry=given(**retry) or None,
+        final_statuses=final_status,
+        concurrency=concurrency,
+        rate=rate,
+        keep_history=keep_history,
+    )
+    changes = changes_of(name, target, settings, retry)
+    stored = with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="target"))
     show_answer(stored, as_json=as_json, sentence=_stored)
 
 
-def changes_of(name: str, target: str | None, given: dict[str, Any], retry: dict[str, Any]) -> dict[str, Any]:
+def changes_of(name: str, target: str | None, settings: dict[str, Any], retry: dict[str, Any]) -> dict[str, Any]:
     """Return given options as checked fields. Raises ``Rejected`` (``wrong_argument``, all mistakes): permanent."""
     from tickwright.capabilities.jobs.task_types import read_task_type, request_of
 
     problems: list[str] = []
-    kind = read_task_type(name, {"target": target or "python:unchanged", **given}, problems, where=name)
+    kind = read_task_type(name, {"target": target or "python:unchanged", **settings}, problems, where=name)
     if problems:
         raise Rejected("wrong_argument", "\n".join(problems), problems=problems)
     whole = msgspec.structs.asdict(request_of(kind))
-    wanted = {key if key != "rate" else "rate_per_s" for key in given if key != "retry"}
-    wanted |= {f"retry_{part}" for part, value in retry.items() if value is not None}
+    wanted = {key if key != "rate" else "rate_per_s" for key in settings if key != "retry"}
+    wanted |= {f"retry_{part}" for part in given(**retry)}
     changes = {key: whole[key] for key in wanted}
     return changes if target is None else {**changes, "target": target}
-
-
-def _path(name: str) -> str:
-    return f"/task-types/{quote(name, safe='')}"
 
 
 def _stored(stored: Any) -> str:
@@ -87,34 +101,36 @@ def _stored(stored: Any) -> str:
 @app.command()
 def pause(name: Name, as_json: Json = False) -> None:
     """Make a type's jobs wait. Running jobs continue."""
-    show_answer(ask("POST", _path(name) + "/pause"), as_json=as_json, sentence=lambda t: f"{t['name']} waits")
+    show_answer(ask("POST", path(name) + "/pause"), as_json=as_json, sentence=lambda t: f"{t['name']} waits")
 
 
 @app.command()
 def enable(name: Name, as_json: Json = False) -> None:
     """Let a type's jobs run again, after a pause or after its endpoint was gone."""
-    show_answer(ask("POST", _path(name) + "/enable"), as_json=as_json, sentence=lambda t: f"{t['name']} runs")
+    show_answer(ask("POST", path(name) + "/enable"), as_json=as_json, sentence=lambda t: f"{t['name']} runs")
 
 
 @app.command("rotate-secret")
 def rotate_secret(
     name: Name,
-    overlap: Annotated[str, typer.Option(metavar="DURATION", help="How long the old ones sign beside it.")] = "24h",
+    overlap: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long the old secrets stay in use beside the new one.")
+    ] = "24h",
     as_json: Json = False,
 ) -> None:
     """Create a new signing secret. It is shown only once."""
-    answer = ask("POST", _path(name) + "/rotate-secret", body={"overlap": overlap})
+    answer = ask("POST", path(name) + "/rotate-secret", body={"overlap": overlap})
     show_answer(answer, as_json=as_json, sentence=lambda a: a["secret"])
 
 
 @app.command()
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, its jobs wait from then on.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm it: the jobs of this type wait from then on.")] = False,
     as_json: Json = False,
 ) -> None:
     """Delete a task type. Its jobs wait like those of an unknown type."""
     if not yes:
         raise typer.BadParameter(f"its jobs would wait until a program registers {name} again; add --yes")
-    ask("DELETE", _path(name))
+    ask("DELETE", path(name))
     show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")

@@ -5,8 +5,18 @@ from typing import Annotated
 import typer
 
 from tickwright.cli.kit.files import Upload, import_file
-from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.output import Cursor, Json, Limit, TrackerId, show_answer, show_fields, show_json, show_page
+from tickwright.cli.kit.gateway import ask, given
+from tickwright.cli.kit.output import (
+    Cursor,
+    Json,
+    Limit,
+    TrackerId,
+    show_answer,
+    show_explanation,
+    show_fields,
+    show_json,
+    show_page,
+)
 
 app = typer.Typer(help="Trackers: objects that are polled at an interval.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("id", "account_id", "partner", "external_id", "state", "status", "last_polled_at", "next_poll_at")
@@ -15,24 +25,20 @@ CSV, NDJSON = "text/csv", "application/x-ndjson"
 
 @app.command()
 def register(
-    account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="A new one gets the default interval.")],
+    account: Annotated[
+        str, typer.Argument(metavar="ACCOUNT", help="The account; a new one gets the default interval.")
+    ],
     partner: Annotated[str, typer.Argument(metavar="PARTNER", help="The partner to poll; set up with partners put.")],
     external_id: Annotated[str, typer.Argument(metavar="EXTERNAL_ID", help="What the partner calls it.")],
-    status: Annotated[str | None, typer.Option(help="What is known of it; registered.")] = None,
+    status: Annotated[str | None, typer.Option(help='Its status as far as known; "registered" by default.')] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Polled until then; RFC 3339 with its offset.")
+        str | None, typer.Option(metavar="TIME", help="Poll it until this time; RFC 3339 with its offset.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Register one tracker. The same (PARTNER, EXTERNAL_ID) is always the same tracker."""
-    given = {
-        "account_id": account,
-        "partner": partner,
-        "external_id": external_id,
-        "status": status,
-        "tracking_until": until,
-    }
-    made = ask("POST", "/trackers", body={name: value for name, value in given.items() if value is not None})
+    body = given(account_id=account, partner=partner, external_id=external_id, status=status, tracking_until=until)
+    made = ask("POST", "/trackers", body=body)
     show_answer(
         made,
         as_json=as_json,
@@ -56,12 +62,14 @@ def import_(
 
 @app.command("list")
 def list_(
-    account: Annotated[str | None, typer.Option(help="Of one account.")] = None,
-    partner: Annotated[str | None, typer.Option(help="Of one partner.")] = None,
-    status: Annotated[str | None, typer.Option(help="As the partner writes it.")] = None,
-    ended: Annotated[bool | None, typer.Option("--ended/--live", help="Both by default.")] = None,
-    state: Annotated[str | None, typer.Option(help="waiting, placed or ended.")] = None,
-    external_id: Annotated[str | None, typer.Option(metavar="TEXT", help="How it begins; then in that order.")] = None,
+    account: Annotated[str | None, typer.Option(help="Only of this account.")] = None,
+    partner: Annotated[str | None, typer.Option(help="Only of this partner.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only with this status, as the partner writes it.")] = None,
+    ended: Annotated[bool | None, typer.Option("--ended/--live", help="Only these; both by default.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only waiting, placed or ended ones.")] = None,
+    external_id: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only external ids that begin with this, in their order.")
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
@@ -102,5 +110,4 @@ def end(tracker: TrackerId, as_json: Json = False) -> None:
 def explain(tracker: TrackerId, as_json: Json = False) -> None:
     """Explain a tracker's state: its next poll, what delays it, where its poll is, its last answer."""
     answer = ask("GET", f"/trackers/{tracker}/explain")
-    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
-    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
+    show_explanation(answer, as_json=as_json)

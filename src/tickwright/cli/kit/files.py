@@ -1,4 +1,4 @@
-"""Download of a report's file: into a temporary file beside the target, checked, then renamed."""
+"""Files: a report's is downloaded beside its target, checked, then renamed; a file to import is uploaded in pieces."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tickwright.cli.kit.gateway import Gateway, read_answer, through
+from tickwright.cli.kit.gateway import Gateway, read_answer, with_gateway
 from tickwright.cli.kit.output import console, say, show_json, show_rows, write
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.ids import random_token
@@ -113,7 +113,7 @@ def import_file(name: str, upload: Upload, *, rejects: str | None, as_json: bool
         Unavailable: ``import_interrupted``. Retry with the same key.
     """
     with _opened(name) as file, _bar(None if name == "-" else Path(name).stat().st_size) as bar:
-        result = through(lambda gateway: _send(gateway, _chunks(file, bar), upload))
+        result = with_gateway(lambda gateway: _send(gateway, _chunks(file, bar), upload))
     if rejects is not None:
         _write_report(Path(rejects), result["rejects"])
     if as_json:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -98,6 +98,22 @@ class Gateway:
         return read_answer(status, answer)
 
 
+def api_path(collection: str, argument: str, name: str) -> str:
+    """Return the path of one thing, of which ``argument`` of the command is the name.
+
+    Raises:
+        Rejected: ``wrong_argument``: without a name, or with a slash, it would be another path. Permanent.
+    """
+    if not name or "/" in name:
+        raise Rejected("wrong_argument", f"{argument}: at least one character, and no '/'")
+    return f"/{collection}/{quote(name, safe='')}"
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value, for the body of a request."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 async def put_changes(
     gateway: Gateway, path: str, changes: Mapping[str, Any], *, keep: Sequence[str], need: str
 ) -> Any:
@@ -121,7 +137,8 @@ def read_answer(status: int, answer: bytes) -> Any:
     try:
         value = msgspec.json.decode(answer) if answer else None
     except msgspec.DecodeError:
-        raise Unavailable("not_our_api", f"what answers there is not Tickwright's API (status {status})") from None
+        says = f"what answers there is not Tickwright's API (status {status}); check TICKWRIGHT_API_URL"
+        raise Unavailable("not_our_api", says) from None
     if status < 400:
         return value
     problem = value if isinstance(value, dict) else {}
@@ -300,7 +317,7 @@ def _user() -> str:
         return "unknown"
 
 
-def through(work: Callable[[Gateway], Awaitable[T]]) -> T:
+def with_gateway(work: Callable[[Gateway], Awaitable[T]]) -> T:
     """Run ``work`` with a gateway, then close the gateway."""
     from tickwright.process.settings import load_settings
 
@@ -313,4 +330,4 @@ def through(work: Callable[[Gateway], Awaitable[T]]) -> T:
 
 def ask(method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
     """Send one request and return the JSON of the answer."""
-    return through(lambda gateway: gateway.ask(method, path, query=query, body=body))
+    return with_gateway(lambda gateway: gateway.ask(method, path, query=query, body=body))

@@ -115,6 +115,12 @@ def show_answer(answer: Any, *, as_json: bool, sentence: Callable[[Any], str]) -
         write(sentence(answer) + "\n")
 
 
+def show_explanation(answer: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the answer of an ``explain`` route: the summary, and a line per reason."""
+    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
+    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
+
+
 def show_error(error: TickwrightError, *, as_json: bool) -> None:
     """Print an error to standard error: one line (or one line per mistake), or one JSON object."""
     if as_json:
@@ -153,12 +159,18 @@ def _cell(value: Any) -> str:
 # Options that many commands share.
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Cursor = Annotated[str | None, typer.Option(help="From the page before.")]
-Limit = Annotated[int, typer.Option(min=1, max=200, help="Rows at most.")]
+Cursor = Annotated[str | None, typer.Option(help="Continue behind a page: the cursor that it ends with.")]
+Limit = Annotated[int, typer.Option(min=1, max=200, help="The most rows to show.")]
 JobId = Annotated[int, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The job's id.")]
 TrackerId = Annotated[int, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The tracker's id.")]
-JobIds = Annotated[list[int] | None, typer.Option("--id", min=1, max=2**63 - 1, help="May be given several times.")]
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 with its offset; inclusive.")]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 with its offset; exclusive.")]
-At = Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 with its offset, 2030-01-31T09:00:00Z.")]
-In = Annotated[str | None, typer.Option("--in", metavar="DURATION", help='From the database\'s now, such as "30s".')]
+JobIds = Annotated[list[int] | None, typer.Option("--id", min=1, max=2**63 - 1, help="Only this job. Repeatable.")]
+Since = Annotated[str | None, typer.Option(metavar="TIME", help="From this time on; RFC 3339 with its offset.")]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Before this time; RFC 3339 with its offset.")]
+At = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="At this time; RFC 3339 with its offset, such as 2030-01-31T09:00:00Z."),
+]
+In = Annotated[
+    str | None,
+    typer.Option("--in", metavar="DURATION", help='After this time by the database\'s clock, such as "30s".'),
+]

@@ -136,7 +136,7 @@ class _Up:
 
     def _stop_requested(self) -> None:
         if self._node is not None:
-            self._node.supervisor.request()
+            self._node.supervisor.request_stop()
         elif self._work is not None:
             self._work.cancel()
 

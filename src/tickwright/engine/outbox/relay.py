@@ -95,7 +95,7 @@ class _Failing:
     resume_s: float = 0.0
 
 
-class OutboxRelay:
+class OutboxRelay(LeasedService):
     """Publishes the outbox until stopped; a :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -104,8 +104,6 @@ class OutboxRelay:
         lane_retry: Waits of a destination that fails.
         publish_timeout: Of one attempt.
     """
-
-    name = "relay"
 
     def __init__(
         self,
@@ -120,12 +118,12 @@ class OutboxRelay:
         publish_timeout: timedelta = PUBLISH_TIMEOUT,
         probe: Probe = NO_PROBE,
     ) -> None:
+        self.armed_wakeup = ArmedWakeup(direct_url, channel=CHANNEL, lock=WAKEUP_LOCK)
+        wakeup = self.armed_wakeup.woken
+        super().__init__("relay", leases, LEASE, self._relay, terms=terms, wakeup=wakeup, probe=probe)
         self._brokers = brokers
         self._bounds = bounds or ClaimBounds()
         self._retry, self._lane_retry, self._timeout = retry, lane_retry, publish_timeout
-        self._probe = probe
-        self._service = LeasedService("relay", leases, LEASE, self._relay, terms=terms, probe=probe)
-        self.wakeup = ArmedWakeup(direct_url, channel=CHANNEL, lock=WAKEUP_LOCK)
         self.counters = RelayCounters()
         self._lanes: dict[int, asyncio.Task[None]] = {}
         self._failing: dict[int, _Failing] = {}
@@ -136,33 +134,18 @@ class OutboxRelay:
 
     async def run(self) -> None:
         """Work until stopped."""
-        listening = asyncio.create_task(self.wakeup.run())
+        listening = asyncio.create_task(self.armed_wakeup.run())
         try:
-            await self._service.run()
+            await super().run()
         finally:
             listening.cancel()
             with suppress(asyncio.CancelledError):
                 await listening
 
-    async def quiesce(self) -> None:
-        """Claim nothing more; return when what was claimed is sent and its verdicts are written."""
-        self._service.stopping.set()
-        self._wake()
-        await self._service.quiesce()
-
-    async def stop(self) -> None:
-        """Cancel what is being sent (it will be sent again) and end."""
-        self._wake()
-        await self._service.stop()
-
-    def last_tick_age_s(self) -> float | None:
-        """Return the seconds since the last claim, or since the last try to take the lease."""
-        return self._service.last_tick_age_s()
-
-    @property
-    def lease(self) -> Lease | None:
-        """The lease, while this relay is the one that works."""
-        return self._service.lease
+    def request_stop(self) -> None:
+        """Claim nothing more; a batch in progress is finished, unless ``stop`` cancels it."""
+        super().request_stop()
+        self._changed.set()
 
     @property
     def lanes_busy(self) -> int:
@@ -176,32 +159,32 @@ class OutboxRelay:
 
     def _wake(self) -> None:
         self._changed.set()
-        self.wakeup.woken.set()
+        self.wakeup.set()
 
     # ------------------------------------------------------------------ the loop
 
     async def _relay(self, lease: Lease) -> None:
-        after = {True: LANE_MIN, False: LANE_MIN}  # one position with failing lanes, one without
+        after = {"all": LANE_MIN, "working": LANE_MIN}  # where the next claim begins: in all lanes, in those that work
         try:
-            while lease.holds() and not self._service.stopping.is_set():
+            while lease.holds() and not self.stopping.is_set():
                 tries = sum(lane in self._failing for lane in self._lanes)
                 if len(self._lanes) - tries >= LANES_MAX:
                     await self._for_a_lane()
                     continue
-                room = tries < TRIES_MAX
-                claimed = await self._claim(lease, after[room], failing=room)
+                lanes = "all" if tries < TRIES_MAX else "working"
+                claimed = await self._claim(lease, after[lanes], failing=lanes == "all")
                 if claimed is None:
-                    await self._service.rest(POLL_S / 2)
+                    await self.rest(POLL_S / 2)
                     continue
-                after[room] = claimed.next_lane
+                after[lanes] = claimed.next_lane
                 await self._dispatch(lease, claimed.rows)
-                if not claimed.rows and after[room] == LANE_MIN:
-                    await (self._rest() if room else self._service.rest(NAP.cap.total_seconds()))
+                if not claimed.rows and after[lanes] == LANE_MIN:
+                    await (self._rest() if lanes == "all" else self.rest(NAP.cap.total_seconds()))
             if self._lanes:
                 await asyncio.wait(self._lanes.values())
         finally:
             await self._abandon()
-            await self.wakeup.disarm()
+            await self.armed_wakeup.disarm()
 
     async def _claim(self, lease: Lease, after: int, *, failing: bool) -> ClaimedRows | None:
         self._changed.clear()
@@ -218,7 +201,7 @@ class OutboxRelay:
         except UNAVAILABLE as error:
             _log.warning("relay.claim_failed", error=repr(error))
             return None
-        self._service.tick()
+        self.tick()
         return claimed
 
     async def _dispatch(self, lease: Lease, rows: Sequence[OutboxRow]) -> None:
@@ -244,7 +227,7 @@ class OutboxRelay:
     async def _for_a_lane(self) -> None:
         self._changed.clear()  # lanes that have ended are counted already; wait for the next one
         await is_set_within(self._changed, POLL_S)
-        self._service.tick()
+        self.tick()
 
     async def _abandon(self) -> None:
         tasks = list(self._lanes.values())
@@ -257,8 +240,8 @@ class OutboxRelay:
 
     async def _rest(self) -> None:
         """Sleep until a row is inserted, a lane ends or resumes, or a second has passed."""
-        if self.wakeup.works:
-            armed = await self.wakeup.arm()
+        if self.armed_wakeup.works:
+            armed = await self.armed_wakeup.arm()
             if armed == "refused":  # an insert is in progress, or a transaction stays open: poll, with growing pauses
                 self._naps += 1
                 await self._nap(NAP.ceiling_s(self._naps))
@@ -267,11 +250,11 @@ class OutboxRelay:
         now = monotonic()
         resumes = [failing.resume_s - now for failing in self._failing.values() if failing.resume_s > now]
         if await self._nap(min([POLL_S, *resumes])):
-            await self.wakeup.disarm()
+            await self.armed_wakeup.disarm()
 
     async def _nap(self, seconds: float) -> bool:
-        is_free = not (self._service.stopping.is_set() or self._changed.is_set())
-        return is_free and await self.wakeup.nap(seconds)
+        is_free = not (self.stopping.is_set() or self._changed.is_set())
+        return is_free and await self.armed_wakeup.nap(seconds)
 
     # ------------------------------------------------------------------ one batch of one lane
 
@@ -283,7 +266,7 @@ class OutboxRelay:
         verdicts, works, marked_s = Verdicts(), False, monotonic()
         broken: set[str | None] = set()
         for wave in waves(rows):
-            if self._service.stopping.is_set():
+            if self.stopping.is_set():
                 break
             batch = [row for row in wave if row.key is None or row.key not in broken]
             if not batch or not lease.holds():
@@ -395,7 +378,9 @@ def _begin(message: Message) -> Span:
     parent = read_traceparent(message.headers.get(NAME))
     if parent is None:
         return traces.NO_SPAN
-    return traces.start("send", traces.shown(message.destination), parent, {"messaging.message.id": message.id})
+    return traces.start(
+        "send", traces.span_destination(message.destination), parent, {"messaging.message.id": message.id}
+    )
 
 
 def _led_by(span: Span, message: Message) -> Message:

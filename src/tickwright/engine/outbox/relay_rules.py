@@ -4,15 +4,13 @@ import json
 from collections.abc import Sequence
 from datetime import timedelta
 
-from tickwright.domain.retries import RetryPolicy, within_an_hour
+from tickwright.domain.retries import RECEIVER_STATUSES, RetryPolicy, within_an_hour
 from tickwright.engine.outbox.table import OutboxRow, Verdicts
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused
 
 ATTEMPTS_MAX = 20
 ERROR_CHARS_MAX = 2000
 SCHEME_CHARS_MAX = 40
-OF_THE_DESTINATION = frozenset({401, 403, 407, 408, 425, 429})
-"""Statuses from 400 to 499 that concern the destination or our credentials, not this message."""
 OF_THE_MESSAGE = frozenset(
     {"message_too_large", "record_refused", "too_large", "precondition_failed", "gateway_refused"}
 )
@@ -78,7 +76,7 @@ def refuses_message(outcome: Outcome) -> bool:
         return False
     if outcome.status is None:
         return outcome.code in OF_THE_MESSAGE
-    return 400 <= outcome.status < 500 and outcome.status not in OF_THE_DESTINATION
+    return 400 <= outcome.status < 500 and outcome.status not in RECEIVER_STATUSES
 
 
 def decide_outcome(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: float, into: Verdicts) -> bool:

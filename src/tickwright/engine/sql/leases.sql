@@ -50,8 +50,8 @@ RETURNING version;
 -- Take a lease away from its holder, by an operator: the fence rises, so later writes of the holder have no effect. Waits for the holder's
 -- transaction, as a takeover does. Index: job_config_pkey.
 WITH held AS (
-  SELECT job_name FROM tickwright.job_config WHERE job_name = $1 AND running FOR UPDATE
+  SELECT job_name, owner, version FROM tickwright.job_config WHERE job_name = $1 AND running FOR UPDATE
 )
 UPDATE tickwright.job_config j SET running = false, owner = NULL, lease_until = NULL, version = j.version + 1
   FROM held WHERE j.job_name = held.job_name
-RETURNING j.version;
+RETURNING held.owner, held.version AS old_version, j.version;

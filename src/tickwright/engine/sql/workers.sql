@@ -43,10 +43,6 @@ RETURNING id, name;
 -- Free the grants of lost sessions. Index: type_grants_pkey.
 DELETE FROM tickwright.type_grants WHERE worker = ANY ($1::bigint[]);
 
--- name: prune_lost
--- Delete lost sessions after a day.
-DELETE FROM tickwright.workers WHERE lost_at < clock_timestamp() - interval '1 day';
-
 -- name: list_workers
 -- Every session, newest first.
 SELECT id, name, roles, version, started_at, seen_at, lease_until, drain_requested_at, lost_at, facts,

@@ -1,5 +1,5 @@
--- name: installation
--- The id of this installation, different in each; signs cursors.
+-- name: installation_id
+-- The id of this installation, different in each. It signs cursors, and other secrets are derived from it, so it is never shown.
 SELECT id::text FROM tickwright.installation;
 
 -- name: plan_page

@@ -83,13 +83,13 @@ class HttpBroker(GuardedBroker):
             headers = _headers(message)
         except Rejected as error:
             return Refused(error.code, error.message, final=True)
-        generation = self._sessions.acquire(tls=target.tls)
+        counted = self._sessions.acquire(tls=target.tls)
         try:
-            return await _post(generation.session, target, message, headers)
+            return await _post(counted.session, target, message, headers)
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
             return outcome_of(error)
         finally:
-            self._sessions.release(generation)
+            self._sessions.release(counted)
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
         """Send several, as many in parallel as there are connections; outcomes in order."""

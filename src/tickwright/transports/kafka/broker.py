@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import KafkaTarget, parse_target
-from tickwright.outbound import Pause
+from tickwright.outbound import ConnectPause
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.transports.kafka.config import KafkaConfig, log
@@ -74,7 +74,7 @@ class KafkaBroker:
         self._checks: dict[str, asyncio.Task[Refused | None]] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tickwright-kafka-check")
         self._closing: set[asyncio.Task[None]] = set()
-        self._pause = Pause()
+        self._pause = ConnectPause()
         self._shares = QueueShares(WAITING_MAX, WAITING_KBYTES_MAX * 1024)
         self._stalled = StalledPartitions()
         self._closed = False

@@ -134,12 +134,12 @@ class KafkaPlugin(Plugin):
             return ()
 
         async def claim(installation: str) -> str:
-            from tickwright.transports.kafka.topics import owner
+            from tickwright.transports.kafka.topics import claim_prefix
 
             config = kafka_config(context.settings)
             if config is None:
                 return installation
-            return await asyncio.to_thread(owner, replace(config, wait_s=OWNERSHIP_WAIT_S), installation)
+            return await asyncio.to_thread(claim_prefix, replace(config, wait_s=OWNERSHIP_WAIT_S), installation)
 
         return (
             Ownership(

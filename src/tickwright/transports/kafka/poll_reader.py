@@ -33,7 +33,7 @@ CLOSE_WITHIN_S = 10.0
 LIST_AGAIN_S = 5.0
 ID_EVERY_S = 10.0
 ANSWER_WITHIN_S = 2.0
-OVER_WITHIN_S = 10.0
+REPLACE_WITHIN_S = 10.0
 
 ReadPoll = Callable[[bytes], PollRecord]
 
@@ -56,22 +56,20 @@ class Assignment:
     """A partition from its assignment by the group until it is revoked. Each field has one writer.
 
     Attributes:
-        live: Whether it is assigned to us, as far as the thread knows. Written by the thread.
         records: Read and not yet processed; ``None`` for an unreadable one. The thread adds, the loop takes.
         begin: The group's committed offset; ``None`` until it is known. Written by the thread.
         read: How many records were added. Written by the thread.
         read_to: The offset after the last of them. Written by the thread.
-        over: How many of them no longer wait here: finished or handed out. Written by the loop.
+        passed_on: How many of them no longer wait here: finished or handed out. Written by the loop.
         safe: Offset at which the next reader can start. Written by the loop.
         span: Number of offsets from ``safe`` on, including finished ones. Written by the loop.
     """
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        self.live = True
         self.records: deque[tuple[int, PollRecord | None]] = deque()
         self.begin: int | None = None
-        self.read = self.read_to = self.over = self.span = 0
+        self.read = self.read_to = self.passed_on = self.span = 0
         self.safe: int | None = None
         self.committed: int | None = None
         self.paused = False
@@ -89,8 +87,8 @@ class PollReader:
         self._topic, self._read, self._counts = topic, read, counts
         self._watch: TopicWatch | None = None
         self._watch_config = settings.client()
-        self._made_again = False
-        self._over_by_s = 0.0
+        self._recreated = False
+        self._replace_by_s = 0.0
         self._config = settings.client(
             group_id=settings.topic("poll-consumer"),
             isolation_level="read_committed",
@@ -127,13 +125,13 @@ class PollReader:
         try:
             consumer = Consumer(self._config, logger=log)
             self._watch = TopicWatch(self._watch_config, self._topic)
-            self._watch.is_another(wait=True)  # get the id before the consumer reads
+            self._watch.is_recreated(wait=True)  # get the id before the consumer reads
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
             while not self._stopping.is_set():
                 self._poll(consumer)
                 self._fetch_begin(consumer)
                 self._make_room(consumer)
-                if self._is_over(consumer):
+                if self._must_be_replaced(consumer):
                     break
                 if monotonic() - self._commit_s >= COMMIT_S:
                     self._commit(consumer, list(self.assignments.values()), wait=False)
@@ -211,7 +209,7 @@ class PollReader:
 
     def _make_room(self, consumer: Consumer) -> None:
         for assignment in self.assignments.values():
-            held, partition = assignment.read - assignment.over, TopicPartition(self._topic, assignment.partition)
+            held, partition = assignment.read - assignment.passed_on, TopicPartition(self._topic, assignment.partition)
             if not assignment.paused and (held >= HELD_MAX or assignment.span >= SPAN_MAX):
                 consumer.pause([partition])
                 assignment.paused = True
@@ -219,24 +217,24 @@ class PollReader:
                 consumer.resume([partition])
                 assignment.paused = False
 
-    def _is_over(self, consumer: Consumer) -> bool:
+    def _must_be_replaced(self, consumer: Consumer) -> bool:
         """Whether a new reader must take over, because the topic was recreated and its offsets are reset."""
-        if not self._note_made_again():
+        if not self._note_recreated():
             return False
         self._commit(consumer, list(self.assignments.values()), wait=True)
         begun = all(assignment.committed == 0 for assignment in self.assignments.values())
-        return begun or monotonic() > self._over_by_s  # a partition missing in the new topic accepts no offset
+        return begun or monotonic() > self._replace_by_s  # a partition missing in the new topic accepts no offset
 
-    def _note_made_again(self, *, wait: bool = False) -> bool:
-        if not self._made_again and self._watch is not None and self._watch.is_another(wait=wait):
-            self._made_again, self._over_by_s = True, monotonic() + OVER_WITHIN_S
+    def _note_recreated(self, *, wait: bool = False) -> bool:
+        if not self._recreated and self._watch is not None and self._watch.is_recreated(wait=wait):
+            self._recreated, self._replace_by_s = True, monotonic() + REPLACE_WITHIN_S
             log.warning("polls.topic_recreated: %s has another id and is read from its start", self._topic)
-        return self._made_again
+        return self._recreated
 
     def _commit(self, consumer: Consumer, assignments: list[Assignment], *, wait: bool) -> None:
         self._commit_s = monotonic()
         ends = {
-            assignment: 0 if self._made_again else assignment.safe for assignment in assignments
+            assignment: 0 if self._recreated else assignment.safe for assignment in assignments
         }  # offsets of a deleted topic are void
         new = {assignment: end for assignment, end in ends.items() if end is not None and end != assignment.committed}
         partitions = [TopicPartition(self._topic, assignment.partition, safe) for assignment, safe in new.items()]
@@ -266,7 +264,7 @@ class PollReader:
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
-        self._note_made_again(wait=True)
+        self._note_recreated(wait=True)
         ours = [
             self.assignments[partition.partition] for partition in partitions if partition.partition in self.assignments
         ]
@@ -278,9 +276,6 @@ class PollReader:
         self._drop([partition.partition for partition in partitions])
 
     def _drop(self, partitions: list[int]) -> None:
-        for number in partitions:
-            if number in self.assignments:
-                self.assignments[number].live = False
         self.assignments = {n: assignment for n, assignment in self.assignments.items() if n not in partitions}
 
 
@@ -301,11 +296,11 @@ class TopicWatch:
         self._id: str | None = None
         self._description: Future[TopicDescription] | None = None
         self._describe_at_s = 0.0
-        self._gone = False
+        self._recreated = False
 
-    def is_another(self, *, wait: bool = False) -> bool:
+    def is_recreated(self, *, wait: bool = False) -> bool:
         """Whether the topic was recreated since the first answer; with ``wait`` blocks for at most two seconds."""
-        if self._gone:
+        if self._recreated:
             return True
         self._admin.poll(0)  # flushes the library's log
         if self._description is None and (wait or monotonic() >= self._describe_at_s):
@@ -315,12 +310,12 @@ class TopicWatch:
         if self._description is not None and (wait or self._description.done()):
             self._read_answer(self._description)
             self._description = None
-        return self._gone
+        return self._recreated
 
     def _read_answer(self, description: Future[TopicDescription]) -> None:
         try:
             found = str(description.result(ANSWER_WITHIN_S + 1).topic_id)
         except (KafkaException, TimeoutError):  # no answer, or the topic does not exist
             return
-        self._gone = self._id is not None and found != self._id
+        self._recreated = self._id is not None and found != self._id
         self._id = found

@@ -58,11 +58,6 @@ class Progress:
         return next(iter(self._open.values())) if self._open else self._next
 
     @property
-    def open(self) -> int:
-        """Number of unfinished records."""
-        return len(self._open)
-
-    @property
     def span(self) -> int:
         """Number of offsets from ``position`` to the last record, which the next reader reads again."""
         return 0 if self._next is None or self.position is None else self._next - self.position
@@ -188,7 +183,7 @@ class HeldPartition:
     @property
     def waiting(self) -> int:
         """Number of records that wait here."""
-        return self.assignment.read - self.assignment.over
+        return self.assignment.read - self.assignment.passed_on
 
     def finish(self, numbers: Iterable[int] = ()) -> None:
         """Mark records that were taken out as finished, and pass the safe offset to the reader thread."""
@@ -208,13 +203,13 @@ class SourceCounts:
     Attributes:
         reader: Counts of its threads.
         unknown: Skipped records of unknown partners.
-        over: Polls dropped because their next one was due.
+        superseded: Polls dropped because their next one was due.
         parked: Polls moved into PostgreSQL's queue, because their partner had no room.
     """
 
     reader: ReaderCounts = field(default_factory=ReaderCounts)
     unknown: int = 0
-    over: int = 0
+    superseded: int = 0
     parked: int = 0
 
 
@@ -222,7 +217,7 @@ def samples_of(counts: SourceCounts, partitions: int) -> list[Sample]:
     """Return the counts as metrics."""
     return [
         Sample("tickwright_poll_records_total", counts.reader.records),
-        Sample("tickwright_poll_records_over_total", counts.over),
+        Sample("tickwright_poll_records_over_total", counts.superseded),
         Sample("tickwright_poll_records_parked_total", counts.parked),
         Sample("tickwright_poll_records_skipped_total", counts.reader.unreadable, ("unreadable",)),
         Sample("tickwright_poll_records_skipped_total", counts.unknown, ("unknown_partner",)),
@@ -239,7 +234,7 @@ def samples_of(counts: SourceCounts, partitions: int) -> list[Sample]:
 
 PARK_FROM = HELD_MAX // 2
 PARK_AFTER_S = 60.0
-PARK_PILES_MAX = 1000
+PARK_BUNDLES_MAX = 1000
 
 
 def bundles_to_park(
@@ -253,7 +248,7 @@ def bundles_to_park(
         for partner_no, bundle in waiting
         if bundle.bundles is partition.bundles and not room.get(partner_no) and now_s - bundle.since_s >= PARK_AFTER_S
     ]
-    return sorted(stuck, key=lambda entry: entry[1].key[1])[:PARK_PILES_MAX]
+    return sorted(stuck, key=lambda entry: entry[1].key[1])[:PARK_BUNDLES_MAX]
 
 
 CHECK_EVERY_S = 0.5
@@ -416,7 +411,7 @@ class KafkaPollSource(LoopService):
             number = partition.progress.read(offset)
             if poll is None or poll.slot_id is None or poll.partner not in self._partners:
                 partition.progress.finish([number])
-                partition.assignment.over += 1
+                partition.assignment.passed_on += 1
                 self.counts.unknown += poll is not None
             elif (bundle := partition.bundles.put(number, poll, now_s)) is not None:
                 self._enqueue(bundle)
@@ -442,8 +437,8 @@ class KafkaPollSource(LoopService):
         bundles = [(partner_no, bundle) for partner_no, bundle in self._waiting if bundle.bundles in ours]
         slots, dues = [bundle.key[0] for _, bundle in bundles], [bundle.key[1] for _, bundle in bundles]
         sizes = [len(bundle.polls) for _, bundle in bundles]
-        rows = await self._pool.fetch(_SQL["count_over"], slots, dues, [no for no, _ in bundles], sizes)
-        self.counts.over += self._take_out([bundles[row["n"] - 1][1] for row in rows])
+        rows = await self._pool.fetch(_SQL["count_superseded"], slots, dues, [no for no, _ in bundles], sizes)
+        self.counts.superseded += self._take_out([bundles[row["n"] - 1][1] for row in rows])
 
     async def _park(self, room: Mapping[int, int]) -> None:
         """Move bundles of partners without room into the queue, so that they block no others."""
@@ -474,7 +469,7 @@ class KafkaPollSource(LoopService):
         for bundle in bundles:
             bundle.bundles.close(bundle)
             partition = self._partitions[bundle.bundles.partition]
-            partition.assignment.over += len(bundle.polls)
+            partition.assignment.passed_on += len(bundle.polls)
             partition.finish(bundle.numbers)
         return sum(len(bundle.polls) for bundle in bundles)
 
@@ -485,7 +480,7 @@ class KafkaPollSource(LoopService):
             return None
         key = next(self._numbers)
         self._taken[key] = (partition, bundle)
-        partition.assignment.over += len(bundle.polls)
+        partition.assignment.passed_on += len(bundle.polls)
         slot_id, due_at, partner = bundle.key
         return PollGroup(
             key, partition.epoch, slot_id, due_at, self._partners[partner], *bundle.columns(self._accounts)
@@ -512,7 +507,7 @@ class KafkaPollSource(LoopService):
     async def finish(self, connection: Any, groups: Sequence[PollGroup]) -> None:
         """Do nothing: the ledger records finished polls."""
 
-    async def finished(self, groups: Sequence[PollGroup]) -> None:
+    async def after_commit(self, groups: Sequence[PollGroup]) -> None:
         """Advance the offsets after the effects are committed."""
         for group in groups:
             found = self._taken.pop(group.key, None)
@@ -538,7 +533,7 @@ class KafkaPollSource(LoopService):
             self._put_back(*self._taken.pop(key))
 
     def _put_back(self, partition: HeldPartition, bundle: Bundle) -> None:
-        partition.assignment.over -= len(bundle.polls)
+        partition.assignment.passed_on -= len(bundle.polls)
         self._enqueue(bundle)
 
     def _session_lost(self) -> None:

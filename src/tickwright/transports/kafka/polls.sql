@@ -32,25 +32,25 @@ SELECT id, place / 60 AS slot_id FROM tickwright.trackers WHERE id = ANY ($1::bi
 -- Numbers of accounts by name. Index: polling_schedule_config_pkey.
 SELECT account_id, account_no FROM tickwright.polling_schedule_config WHERE account_id = ANY ($1::text[]);
 
--- name: count_over
+-- name: count_superseded
 -- Numbers, from 1, of the superseded bundles, with slot $1[i], second $2[i], partner $3[i] and $4[i] polls: their
 -- trackers are due again. The slice ledger counts them, at most those selected and not polled, because polls can be
 -- read again. Bundles of a missing slot or due more than a minute ahead are superseded too: no relay sent them, and
 -- polls due ahead count in no ledger. Index: poll_slots_pkey, poll_slices_pkey.
-WITH over AS MATERIALIZED (
-  SELECT pile.n, date_trunc('minute', pile.due_at, 'UTC') AS due_at, pile.slot_id, pile.partner_no, pile.polls
+WITH superseded AS MATERIALIZED (
+  SELECT bundle.n, date_trunc('minute', bundle.due_at, 'UTC') AS due_at, bundle.slot_id, bundle.partner_no, bundle.polls
     FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[], $4::integer[])
-         WITH ORDINALITY AS pile (slot_id, due_at, partner_no, polls, n)
+         WITH ORDINALITY AS bundle (slot_id, due_at, partner_no, polls, n)
     LEFT JOIN tickwright.poll_slots s USING (slot_id)
-   WHERE pile.due_at + coalesce(make_interval(mins => s.interval_minutes), interval '0') <= clock_timestamp()
-      OR pile.due_at > clock_timestamp() + interval '1 minute'
+   WHERE bundle.due_at + coalesce(make_interval(mins => s.interval_minutes), interval '0') <= clock_timestamp()
+      OR bundle.due_at > clock_timestamp() + interval '1 minute'
 ), counted AS (
   UPDATE tickwright.poll_slices l SET superseded = greatest(l.superseded, least(l.superseded + o.polls, l.selected - l.polled))
-    FROM (SELECT due_at, slot_id, partner_no, sum(polls)::integer AS polls FROM over
+    FROM (SELECT due_at, slot_id, partner_no, sum(polls)::integer AS polls FROM superseded
            WHERE due_at <= clock_timestamp() GROUP BY 1, 2, 3) AS o
    WHERE l.due_at = o.due_at AND l.slot_id = o.slot_id AND l.partner_no = o.partner_no
 )
-SELECT n FROM over;
+SELECT n FROM superseded;
 
 -- name: write_reads
 -- Write the progress of the partitions $2 of topic $1: the first poll without an effect $4, and the end of the read

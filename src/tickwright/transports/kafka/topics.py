@@ -196,8 +196,8 @@ OWNER = "installation"
 POLL_S = 0.25
 
 
-def owner(settings: KafkaConfig, installation: str) -> str:
-    """Return the installation that owns the prefix. If there is none, this one becomes the owner.
+def claim_prefix(settings: KafkaConfig, installation: str) -> str:
+    """Claim the prefix for ``installation`` unless another one owns it; return its owner.
 
     Raises:
         Rejected: ``kafka_not_allowed``, ``kafka_replication_unsafe``. Permanent.

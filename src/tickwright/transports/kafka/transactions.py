@@ -192,7 +192,7 @@ class KafkaLog:
 
     def __init__(self, settings: KafkaConfig, topic: str) -> None:
         self._settings, self._topic = settings, topic
-        self._session: _Session | None = None
+        self._writer: _ShardWriter | None = None
         self._in_doubt: tuple[int, Committed] = (0, NO_OFFSETS)
 
     async def open(self, shard: int) -> int | None:
@@ -208,8 +208,8 @@ class KafkaLog:
         self._settings.check()
         if not 0 <= shard < SHARDS_MAX:
             raise Rejected("kafka_shards", f"a relay's shard is 0 to {SHARDS_MAX - 1}", shard=shard)
-        session = self._session = _Session(self._settings, shard)
-        return await session.call(lambda: session.begin(self._topic))
+        writer = self._writer = _ShardWriter(self._settings, shard)
+        return await writer.call(lambda: writer.open(self._topic))
 
     async def position(self, shard: int) -> int | None:
         """Return the current number of ``shard`` in the topic, without fencing.
@@ -223,10 +223,10 @@ class KafkaLog:
 
     async def publish(self, batch: Batch) -> Outcome:
         """Write one batch and its number in one transaction."""
-        session = self._session
-        if session is None:
+        writer = self._writer
+        if writer is None:
             return Doubt("the log is not open")
-        outcome = await session.call(lambda: session.send(batch))
+        outcome = await writer.call(lambda: writer.write(batch))
         self._in_doubt = (batch.number, outcome.offsets if isinstance(outcome, Doubt) else NO_OFFSETS)
         if isinstance(outcome, Doubt | Fenced):
             self._discard()
@@ -242,12 +242,12 @@ class KafkaLog:
         self._discard()
 
     def _discard(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.discard()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.discard()
 
 
-class _Session:
+class _ShardWriter:
     """One producer and its thread, from ``init_transactions`` to the first doubt."""
 
     def __init__(self, settings: KafkaConfig, shard: int) -> None:
@@ -267,7 +267,7 @@ class _Session:
     def _destroy(self) -> None:
         self._producer = None
 
-    def begin(self, topic: str) -> int | None:
+    def open(self, topic: str) -> int | None:
         self._topic, self._partitions = topic, prepare_topics(self._settings, topic)
         producer = Producer(
             self._settings.producer(
@@ -284,7 +284,7 @@ class _Session:
             raise translate(error) from error
         return read_position(self._settings, self._shard)
 
-    def send(self, batch: Batch) -> Outcome:
+    def write(self, batch: Batch) -> Outcome:
         producer = self._producer
         if producer is None:
             return Doubt("the producer was discarded")

@@ -18,7 +18,7 @@ import structlog
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import AmqpTarget, parse_target
-from tickwright.outbound import Pause
+from tickwright.outbound import ConnectPause
 from tickwright.ports.broker import Message, Outcome, Refused, Unknown
 from tickwright.transports.rabbitmq.channel import (
     NO_CONFIRM,
@@ -53,7 +53,7 @@ def unavailable(wait: timedelta | None = None) -> Refused:
     return Refused("broker_unavailable", reason, retry_after=wait)
 
 
-class Publisher:
+class ChannelPool:
     """Owns one connection and one channel per exchange.
 
     It does not reconnect by itself: while it did, a publish would wait or fail, but a relay needs *refused, nothing was
@@ -81,7 +81,7 @@ class Publisher:
         self._channels: dict[tuple[str, str | None], ExchangeChannel] = {}
         self._opening: dict[tuple[str, str | None], asyncio.Task[ExchangeChannel | Refused]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._pause = Pause()
+        self._pause = ConnectPause()
 
     async def channel(self, exchange: str, key: str | None = None) -> ExchangeChannel | Refused:
         """Return an open channel, or a separate one for ``key``. A deadline interrupts the wait, not the opening."""
@@ -101,7 +101,7 @@ class Publisher:
         """Close a channel; the next call of ``channel`` opens a new one."""
         channel = self._channels.pop((exchange, key), None)
         if channel is not None:
-            self.start(channel.aclose())
+            self.run_aside(channel.aclose())
 
     def retire(self) -> None:
         """Use another connection from now on. The old one closes after its callers have their answers or gave up."""
@@ -112,7 +112,7 @@ class Publisher:
             channel.retire()
         if connection is not None:
             _log.warning("rabbitmq.connection_retired", connection=self._name)
-            self.start(_drain(connection, channels))
+            self.run_aside(_drain(connection, channels))
 
     async def connection(self) -> AbortableConnection | Refused:
         """Return the open connection, or a refusal while RabbitMQ is unavailable."""
@@ -142,7 +142,7 @@ class Publisher:
         try:
             if self._connection is not None:
                 old, self._connection = self._connection, None
-                self.start(_close(old))
+                self.run_aside(_close(old))
             self._connection = await connect(self._url, self._name)
         except FAILURES:
             self._pause.failed()
@@ -183,12 +183,12 @@ class Publisher:
             idle = next((name for name, channel in self._channels.items() if channel.idle), None)
             if idle is None:
                 return False
-            self.start(self._channels.pop(idle).aclose())
+            self.run_aside(self._channels.pop(idle).aclose())
         return True
 
-    def start(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Run ``closing`` in the background; ``aclose`` waits for it, bounded."""
-        task = _start(closing)
+    def run_aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it in the background; ``aclose`` cancels it."""
+        task = _start(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -244,7 +244,7 @@ class StalledDestinations(ConfirmObserver):
 
     def __init__(self, url: str, *, name: str) -> None:
         self._keys: dict[tuple[str, str], None] = {}
-        self._publisher = Publisher(url, self, name=name, channels_max=STALLED_CHANNELS_MAX, full=STALLED)
+        self._pool = ChannelPool(url, self, name=name, channels_max=STALLED_CHANNELS_MAX, full=STALLED)
 
     def __bool__(self) -> bool:
         """Whether any destination is stalled."""
@@ -275,7 +275,7 @@ class StalledDestinations(ConfirmObserver):
         If any remain in ``publications``, the destination confirms again: send those over the ordinary connection.
         """
         while publications and self.has(exchange, routing_key):
-            channel = await self._publisher.channel(exchange, routing_key)
+            channel = await self._pool.channel(exchange, routing_key)
             refused = await self._refused(channel)
             if refused is not None or isinstance(channel, Refused):
                 for publication in publications:
@@ -283,7 +283,7 @@ class StalledDestinations(ConfirmObserver):
                 publications.clear()
                 return
             if channel.late_for_s >= RENEW_S:
-                self._publisher.drop(exchange, routing_key)
+                self._pool.drop(exchange, routing_key)
                 continue
             some = channel.next_batch(publications, STALLED_WINDOW - channel.unconfirmed_count)
             if not some:
@@ -295,12 +295,12 @@ class StalledDestinations(ConfirmObserver):
 
     async def aclose(self) -> None:
         """Close the connection within two seconds. Repeated calls are harmless."""
-        await self._publisher.aclose()
+        await self._pool.aclose()
 
     async def _refused(self, channel: ExchangeChannel | Refused) -> Refused | None:
         if isinstance(channel, Refused):
             return channel
-        if await self._publisher.blocked():
+        if await self._pool.blocked():
             return BLOCKED
         return STALLED if STALLED_WAIT_S <= channel.late_for_s < RENEW_S else None
 
@@ -335,7 +335,7 @@ class RabbitBroker(ConfirmObserver):
     schemes = frozenset({"amqp"})
 
     def __init__(self, url: str, *, name: str = "tickwright-publish") -> None:
-        self._publisher = Publisher(url, self, name=name)
+        self._pool = ChannelPool(url, self, name=name)
         self._stalled = StalledDestinations(url, name=f"{name}-silent")
         self._window = asyncio.Semaphore(WINDOW)
         self._closed = False
@@ -368,7 +368,7 @@ class RabbitBroker(ConfirmObserver):
 
     async def send(self, exchange: str, publications: Sequence[Publication], deadline: float) -> list[Outcome]:
         """Send to one exchange; return the outcomes in order, before ``deadline`` (clock of the event loop)."""
-        return await PublishBatch(self._publisher, self._stalled, self._window, exchange, publications).send(deadline)
+        return await PublishBatch(self._pool, self._stalled, self._window, exchange, publications).send(deadline)
 
     async def ready(self) -> bool:
         """Whether a connection that accepts messages exists, or can be opened within a second."""
@@ -376,30 +376,30 @@ class RabbitBroker(ConfirmObserver):
             return False
         try:
             async with asyncio.timeout(1):
-                connection = await self._publisher.connection()
-                return not isinstance(connection, Refused) and not await self._publisher.blocked()
+                connection = await self._pool.connection()
+                return not isinstance(connection, Refused) and not await self._pool.blocked()
         except TimeoutError:
             return False
 
     async def aclose(self) -> None:
         """Close the connections within a few seconds. Repeated calls are harmless."""
         self._closed = True
-        await asyncio.gather(self._publisher.aclose(), self._stalled.aclose())
+        await asyncio.gather(self._pool.aclose(), self._stalled.aclose())
 
-    def renew(self, exchange: str) -> None:
+    def replace_channel(self, exchange: str) -> None:
         """Publish to an exchange over another channel from now on."""
-        self._publisher.drop(exchange)
+        self._pool.drop(exchange)
 
     def late(self, channel: ExchangeChannel, routing_keys: set[str]) -> None:
         """Move destinations whose confirms are late to the other connection; called by channels."""
-        self._publisher.start(self._late(channel, routing_keys))
+        self._pool.run_aside(self._late(channel, routing_keys))
 
     async def _late(self, channel: ExchangeChannel, routing_keys: set[str]) -> None:
-        if not self._publisher.has(channel) or await self._publisher.blocked():  # an alarm delays every destination
+        if not self._pool.has(channel) or await self._pool.blocked():  # an alarm delays every destination
             return
         self._stalled.add(channel.exchange, routing_keys)
         if channel.late_count >= LATE_MAX:
-            self._publisher.retire()
+            self._pool.retire()
 
     async def _send(
         self, batch: tuple[str, float], publications: dict[int, Publication], outcomes: list[Outcome]
@@ -421,13 +421,13 @@ class PublishBatch:
 
     def __init__(
         self,
-        publisher: Publisher,
+        pool: ChannelPool,
         stalled: StalledDestinations,
         window: asyncio.Semaphore,
         exchange: str,
         publications: Sequence[Publication],
     ) -> None:
-        self._publisher, self._stalled = publisher, stalled
+        self._pool, self._stalled = pool, stalled
         self._aside: defaultdict[str, deque[Publication]] = defaultdict(deque)
         self._window = window
         self._exchange = exchange
@@ -480,9 +480,9 @@ class PublishBatch:
     async def _send_some(self) -> Refused | None:
         slots, some = await self._take_slots(), list[Publication]()
         try:
-            if await self._publisher.blocked():  # no channel can be opened then
+            if await self._pool.blocked():  # no channel can be opened then
                 return BLOCKED
-            channel = await self._publisher.channel(self._exchange)
+            channel = await self._pool.channel(self._exchange)
             if isinstance(channel, Refused):
                 return channel
             self._set_aside()  # more destinations can have stalled since

@@ -43,7 +43,7 @@ def losses_as_failures() -> Iterator[None]:
         raise
 
 
-# Reading and forwarding of messages of unknown origin.
+# Reading of messages of unknown origin.
 #
 # RabbitMQ checks a few properties of a message and passes the bytes of the others through. This module omits properties
 # that it cannot decode: a message that breaks the connection would be redelivered on the next one.

@@ -119,7 +119,7 @@ class Forwarder:
             publication = Publication(copy.message_id, copy.body, header, routing_key)
             [outcome] = await self._broker.send(exchange, [publication], deadline)
             if isinstance(outcome, Unknown):  # a late answer must not hold up other copies, or match a copy of one id
-                self._broker.renew(exchange)
+                self._broker.replace_channel(exchange)
             return outcome
 
         outcome = await publish()

@@ -51,8 +51,8 @@ class RabbitPlugin(Plugin):
         if mine.amqp_url is None:
             return
         url = mine.amqp_url.get_secret_value()
-        context.ports.offer(TaskTransport, lambda: _task_queue(url, context.settings.amqp_prefix))
-        context.ports.offer(ReportTransport, lambda: _report_exchange(url, context.settings.amqp_prefix))
+        context.ports.offer(TaskTransport, lambda: _task_transport(url, context.settings.amqp_prefix))
+        context.ports.offer(ReportTransport, lambda: _report_transport(url, context.settings.amqp_prefix))
 
     def brokers(self, context: Context) -> Sequence[Broker]:
         """Return the broker, if RabbitMQ is configured."""
@@ -75,9 +75,9 @@ class RabbitPlugin(Plugin):
         url, prefix = mine.amqp_url.get_secret_value(), context.settings.amqp_prefix
 
         async def claim(installation: str) -> str:
-            from tickwright.transports.rabbitmq.topology import owner
+            from tickwright.transports.rabbitmq.topology import claim_prefix
 
-            return await owner(url, prefix, installation)
+            return await claim_prefix(url, prefix, installation)
 
         return (
             Ownership(
@@ -115,13 +115,13 @@ async def _queues(url: str, prefix: str) -> Finding:
     return Finding(check, "ok", "as they should be")
 
 
-def _task_queue(url: str, prefix: str) -> TaskTransport:
+def _task_transport(url: str, prefix: str) -> TaskTransport:
     from tickwright.transports.rabbitmq.tasks import RabbitTaskTransport
 
     return RabbitTaskTransport(url, prefix)
 
 
-def _report_exchange(url: str, prefix: str) -> ReportTransport:
+def _report_transport(url: str, prefix: str) -> ReportTransport:
     from tickwright.transports.rabbitmq.tasks import RabbitReportTransport
 
     return RabbitReportTransport(url, prefix, slots=ANNOUNCEMENTS_AT_ONCE)

@@ -25,7 +25,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import is_set_within
 from tickwright.observe.metrics import Sample
-from tickwright.outbound import Pause
+from tickwright.outbound import ConnectPause
 from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
@@ -51,7 +51,7 @@ from tickwright.transports.rabbitmq.forwarding import (
 from tickwright.transports.rabbitmq.topology import (
     REDELIVERIES_MAX,
     TASK_KEY,
-    QueueNames,
+    QueueTopology,
     declare,
     fanout_names,
     prepare,
@@ -86,7 +86,7 @@ class RabbitTaskQueue(LoopService):
     def __init__(
         self,
         url: str,
-        names: QueueNames,
+        names: QueueTopology,
         *,
         slots: int,
         unacked_age_max: timedelta = UNACKED_AGE_MAX,
@@ -103,7 +103,7 @@ class RabbitTaskQueue(LoopService):
         self._subscription: Subscription | None = None
         self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
         self._parked: dict[Delivery, asyncio.TimerHandle] = {}
-        self._pause = Pause()
+        self._pause = ConnectPause()
         self._quiescing = False
         self._count_again_s = 0.0
         self.queued: list[int] | None = None

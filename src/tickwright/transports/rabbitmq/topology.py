@@ -74,7 +74,7 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class QueueNames(Topology):
+class QueueTopology(Topology):
     """A queue that consumers read, its delays and its dead letters.
 
     Attributes:
@@ -107,18 +107,18 @@ T = TypeVar("T")
 _DIFFERS = re.compile(r"inequivalent arg '([^']+)'.*?: (received .*)")
 
 
-def fanout_names(prefix: str = "tickwright") -> QueueNames:
+def fanout_names(prefix: str = "tickwright") -> QueueTopology:
     """Return fan-out's exchanges and queues; two installations on one RabbitMQ need two prefixes."""
     name, dead = f"{prefix}.fanout", f"{prefix}.fanout.dead"
     delays = {seconds: f"{name}.delay.{seconds}s" for seconds in DELAYS_S}
-    return QueueNames(
+    return QueueTopology(
         prefix=prefix,
         exchanges={dead: "direct", name: "direct"},
         queues={
             dead: {**QUORUM, "x-delivery-limit": UNLIMITED_DELIVERIES},
-            name: {**QUORUM, "x-delivery-limit": REDELIVERIES_MAX, **_then(dead, TASK_KEY)},
+            name: {**QUORUM, "x-delivery-limit": REDELIVERIES_MAX, **_dead_lettered_to(dead, TASK_KEY)},
             **{
-                queue: {**QUORUM, "x-message-ttl": seconds * 1000, **_then(name, TASK_KEY)}
+                queue: {**QUORUM, "x-message-ttl": seconds * 1000, **_dead_lettered_to(name, TASK_KEY)}
                 for seconds, queue in delays.items()
             },
         },
@@ -135,7 +135,7 @@ def fanout_names(prefix: str = "tickwright") -> QueueNames:
     )
 
 
-def _then(exchange: str, key: str) -> dict[str, str]:
+def _dead_lettered_to(exchange: str, key: str) -> dict[str, str]:
     """Return the arguments of a queue whose messages move to an exchange, at least once."""
     return {"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key, **AT_LEAST_ONCE}
 
@@ -171,7 +171,7 @@ async def prepare(url: str, *wanted: Topology) -> None:
 
 
 async def examine(url: str, *wanted: Topology) -> list[str]:
-    """Return the missing queues. Declares nothing.
+    """Return the missing queues, and create none: it declares an existing one again, to compare its arguments.
 
     Raises:
         Rejected: As :func:`declare`. Permanent.
@@ -268,7 +268,7 @@ def report_exchanges(prefix: str = "tickwright") -> Topology:
     )
 
 
-def report_names(prefix: str, listener: str) -> QueueNames:
+def report_names(prefix: str, listener: str) -> QueueTopology:
     """Return the queue of one listener, and what all listeners share.
 
     Raises:
@@ -280,13 +280,13 @@ def report_names(prefix: str, listener: str) -> QueueNames:
     shared, queue = report_exchanges(prefix), f"{prefix}.reports.{listener}"
     delay = f"{queue}.delay.{DELAY_S}s"
     limits = {"x-delivery-limit": REDELIVERIES_MAX, "x-message-ttl": _ms(MESSAGE_LIFE)}
-    return QueueNames(
+    return QueueTopology(
         prefix=prefix,
         exchanges=shared.exchanges,
         queues={
             **shared.queues,
-            queue: {**QUORUM, **limits, **_then(shared.dead, listener)},
-            delay: {**QUORUM, "x-message-ttl": DELAY_S * 1000, **_then(shared.exchange, listener)},
+            queue: {**QUORUM, **limits, **_dead_lettered_to(shared.dead, listener)},
+            delay: {**QUORUM, "x-message-ttl": DELAY_S * 1000, **_dead_lettered_to(shared.exchange, listener)},
         },
         bindings=(*shared.bindings, Binding(queue, shared.broadcast, ""), Binding(queue, shared.exchange, listener)),
         dead=shared.dead,
@@ -310,7 +310,7 @@ def _ms(length: timedelta) -> int:
 _CURRENT = re.compile(r"but current is (?:the value )?'[^']*\.installation\.([^']*)'")
 
 
-async def owner(url: str, prefix: str, installation: str) -> str:
+async def claim_prefix(url: str, prefix: str, installation: str) -> str:
     """Return the installation that owns ``prefix``. If there is none, this one becomes the owner, atomically.
 
     Raises:

@@ -202,6 +202,10 @@ class RedisClient:
 _OWNER = Script("owner.lua")
 
 
-async def owner(link: RedisClient, prefix: str, installation: str) -> str:
-    """Return the owner of ``prefix``; this one if none. Raises ``Unavailable`` (``redis_unavailable``): retry."""
-    return str(await link.call(_OWNER, [f"{prefix}:installation"], installation))
+async def claim_prefix(redis: RedisClient, prefix: str, installation: str) -> str:
+    """Return the owner of ``prefix``. Without one, this installation becomes it.
+
+    Raises:
+        Unavailable: ``redis_unavailable``. Retry.
+    """
+    return str(await redis.call(_OWNER, [f"{prefix}:installation"], installation))

@@ -1,6 +1,6 @@
 -- get: one listener's data. KEYS: the report's hash. ARGV: epoch, listener, nonce.
--- Returns {0, data}; {1, ''} not there: no mark, another epoch's hash, or over (then it has no epoch); {2, ''} foreign: no hash,
--- or another record's.
+-- Returns {0, data}; {1, ''} not there: no mark, another epoch's hash, or over (then it has no epoch); {2, ''} invalid or not ours: no
+-- hash, or another record's.
 local kind = redis.call('TYPE', KEYS[1])['ok']
 if kind ~= 'none' and kind ~= 'hash' then
   return {2, ''}

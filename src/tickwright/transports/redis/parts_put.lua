@@ -2,8 +2,8 @@
 -- Fields: record, the nonce of the record that it belongs to; epoch; per listener its name with the data and done:<listener> with the note; queryDoneCount, the number of done:
 -- fields, counted again each time. Of a report that is over: record and status.
 -- Returns {0, note} stored; {1, note} already there, the note of the first put; {2, ''} stale: a newer epoch's hash, or over;
--- {3, ''} foreign: no hash, or one with an epoch that is not ours; {4, ''} not ours: of a record of
--- the same number in another database. Nothing is written then.
+-- {3, ''} invalid: no hash, or one without an epoch that we write; {4, ''} not ours: of a record of the same number in another
+-- database. Nothing is written then.
 local key, epoch, listener, data, note, life, nonce = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local kind = redis.call('TYPE', key)['ok']
 if kind ~= 'none' and kind ~= 'hash' then
@@ -35,7 +35,7 @@ if redis.call('HSETNX', key, mark, note) == 0 then
   if redis.call('HEXISTS', key, listener) == 1 then
     code = 1
     note = redis.call('HGET', key, mark)
-  else -- a mark without data is nobody's of ours: the part is not there
+  else -- no put writes a mark without data, so the part is not stored: store it with this note
     redis.call('HSET', key, mark, note)
   end
 end

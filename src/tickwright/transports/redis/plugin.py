@@ -73,9 +73,9 @@ class RedisPlugin(Plugin):
             return ()
 
         async def claim(installation: str) -> str:
-            from tickwright.transports.redis.connection import RedisClient, owner
+            from tickwright.transports.redis.connection import RedisClient, claim_prefix
 
-            return await owner(context.ports.get(RedisClient), mine.redis_prefix, installation)
+            return await claim_prefix(context.ports.get(RedisClient), mine.redis_prefix, installation)
 
         return (
             Ownership(

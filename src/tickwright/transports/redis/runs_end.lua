@@ -16,7 +16,7 @@ for i = 1, #KEYS - 1 do
     redis.call('EXPIRE', key, ARGV[2])
     answer[i] = 1
     if ARGV[at + 2] == '1' then
-      redis.call('HSET', key, 'd:' .. type, window, 's:' .. type, began) -- newer: else it had not begun
+      redis.call('HSET', key, 'd:' .. type, window, 's:' .. type, began) -- forward only: begin refuses a window that is not newer
       if ARGV[3] == '1' then
         redis.call('HSET', KEYS[1], ARGV[at + 5], window .. '|' .. began)
       end

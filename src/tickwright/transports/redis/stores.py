@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import structlog
 
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.ports.fanout import Begun, Ended, EntityWindow, Mark, MarkClaim, Run, RunStart, Success
+from tickwright.ports.fanout import EntityWindow, HeldRun, Mark, MarkClaim, Run, RunClaim, RunStart, Success
 from tickwright.ports.reports import RESERVED_LISTENERS, PartKey, Put, PutAnswer
 from tickwright.transports.redis.connection import RedisClient, Script, key_part, milliseconds
 
@@ -61,20 +61,20 @@ class RedisRunClaims:
         self._lease_ms = milliseconds(lease)
         self._carry = f"{prefix}:carry"
 
-    async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+    async def begin(self, runs: Sequence[Run], owner: int) -> list[RunClaim]:
         """Claim each run in order; earlier runs in ``runs`` count."""
-        begun: list[Begun] = []
+        begun: list[RunClaim] = []
         for chunk in _chunks(runs):
             arguments = [argument for run in chunk for argument in (run.task_type, run.window_s, run.at_once)]
             keys = [runs_key(self._prefix, run.entity_code) for run in chunk]
             now_s, *found = await self._redis.call(_BEGIN, keys, owner, self._lease_ms, KEEP_S, AHEAD_S, *arguments)
             begun += [
-                Begun(_STARTS[start], int(fence), float(now_s), instant_s(success))
+                RunClaim(_STARTS[start], int(fence), float(now_s), instant_s(success))
                 for start, fence, success in zip(found[::3], found[1::3], found[2::3], strict=True)
             ]
         return begun
 
-    async def end(self, ended: Sequence[Ended], owner: int, *, carry: bool = False) -> list[bool]:
+    async def end(self, ended: Sequence[HeldRun], owner: int, *, carry: bool = False) -> list[bool]:
         """Release the claims. A success moves the window and the last success, forward only."""
         ours: list[bool] = []
         for chunk in _chunks(ended):
@@ -84,12 +84,12 @@ class RedisRunClaims:
             ours += [bool(is_ours) for is_ours in found]
         return ours
 
-    async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+    async def renew(self, held: Sequence[HeldRun], owner: int) -> list[bool]:
         """Renew the claims for the full lease."""
         ours: list[bool] = []
         for chunk in _chunks(held):
             keys = [runs_key(self._prefix, end.run.entity_code) for end in chunk]
-            arguments = [argument for end in chunk for argument in (end.run.task_type, end.begun.fence)]
+            arguments = [argument for end in chunk for argument in (end.run.task_type, end.claim.fence)]
             found = await self._redis.call(_RENEW, keys, owner, self._lease_ms, KEEP_S, *arguments)
             ours += [bool(is_ours) for is_ours in found]
         return ours
@@ -120,11 +120,11 @@ class RedisRunClaims:
             await self._redis.call(_FORGET, [self._carry], *fields)
 
 
-def _end_arguments(end: Ended) -> tuple[str | int, ...]:
+def _end_arguments(end: HeldRun) -> tuple[str | int, ...]:
     run = end.run
     succeeded = int(end.error is None and not end.released)
-    began = repr(end.begun.begun_s)
-    return run.task_type, end.begun.fence, succeeded, run.window_s, began, _field(run.entity_code, run.task_type)
+    began = repr(end.claim.begun_s)
+    return run.task_type, end.claim.fence, succeeded, run.window_s, began, _field(run.entity_code, run.task_type)
 
 
 def _field(entity_code: str, task_type: str) -> str:
@@ -197,8 +197,9 @@ class RedisMarks:
 # Parts of reports: the hash ``FileDownloadRecordEntity-{id}`` (the name that senders in other languages know).
 #
 # The record in PostgreSQL decides what is complete. If Redis loses a hash, all parts are fetched again in a new epoch.
-# A foreign value under such a key stays unchanged and is logged, and the part is stored elsewhere. The same holds for
-# the hash of a record of the same number in another database, which has another nonce; only ``touch`` can renew it.
+# Two kinds of value are foreign: *invalid* is what no release writes, *not ours* is the hash of a record of the same
+# number in another database, which has another nonce. Both stay unchanged (only ``touch`` can renew the second), get is
+# logged, and the part is stored elsewhere.
 
 DATA_BYTES_MAX = 1_048_576
 NOTE_BYTES_MAX = 1_048_576  # the note names every column

@@ -21,7 +21,7 @@ from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.domain.signatures import sign
 from tickwright.domain.targets import WebTarget
-from tickwright.outbound import BoundedHead, GuardedBroker, Pause, check_message, excerpt, outcome_of
+from tickwright.outbound import BoundedHead, ConnectPause, GuardedBroker, check_message, excerpt, outcome_of
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic, unix_seconds
 
@@ -245,7 +245,7 @@ class PushGateway:
         self._connect = connect
         self._connection: GatewayConnection | None = None
         self._connecting: asyncio.Task[GatewayConnection | Refused] | None = None
-        self._pause = Pause()
+        self._pause = ConnectPause()
         self.users = 0
 
     @property
@@ -389,11 +389,11 @@ class WebSocketBroker(GuardedBroker):
         return True
 
     async def _connect(self, target: WebTarget) -> GatewayConnection | Refused:
-        generation = self._sessions.acquire(tls=target.tls)
+        counted = self._sessions.acquire(tls=target.tls)
         url = URL(target.url, encoded=True)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                socket = await generation.session.ws_connect(
+                socket = await counted.session.ws_connect(
                     url,
                     heartbeat=HEARTBEAT_S,
                     max_msg_size=ACK_BYTES_MAX,
@@ -401,14 +401,14 @@ class WebSocketBroker(GuardedBroker):
                     autoping=False,  # aiohttp would answer pings without a limit
                 )
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
-            self._sessions.release(generation)
+            self._sessions.release(counted)
             return _not_connected(error)
         except asyncio.CancelledError:
-            self._sessions.release(generation)
+            self._sessions.release(counted)
             raise
         # aiohttp has no public way from a socket to its connection.
         protocol = cast("BoundedHead", socket._conn.protocol)  # type: ignore[union-attr]  # noqa: SLF001
-        return GatewayConnection(socket, protocol, url.raw_path_qs, lambda: self._sessions.release(generation))
+        return GatewayConnection(socket, protocol, url.raw_path_qs, lambda: self._sessions.release(counted))
 
 
 async def _refuse_redirects(

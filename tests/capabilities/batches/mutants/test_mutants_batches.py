@@ -118,8 +118,8 @@ async def check_a_batch_with_all_its_slots_is_skipped(world: BatchWorld) -> None
     """BCO-4: a free slot goes to batches that have none."""
     await planned(world)
     held = (await claimed(world)).run.batch_id
-    assert await world.store.next_in_s(SERVED, but=[held]) is None, "a full batch is reported as due"
-    assert await world.store.claim_chunk(1, SERVED, but=[held]) is None, "BCO-4 broken: it took one slot more"
+    assert await world.store.next_in_s(SERVED, excluding=[held]) is None, "a full batch is reported as due"
+    assert await world.store.claim_chunk(1, SERVED, excluding=[held]) is None, "BCO-4 broken: it took one slot more"
 
 
 async def check_batches_of_other_processes_are_not_claimed(world: BatchWorld) -> None:

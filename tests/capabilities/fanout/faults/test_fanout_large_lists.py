@@ -9,8 +9,8 @@ import pytest
 from kit.fanout import MODULE, FanoutWorld, Hub, fanout_world
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.entities.schemas import check_modules
-from tickwright.capabilities.fanout.scheduler import publisher
-from tickwright.capabilities.fanout.scheduler.publisher import PARTY_KEPT_BYTES, UNKNOWN_MAX, read_lists
+from tickwright.capabilities.fanout.scheduler import lists
+from tickwright.capabilities.fanout.scheduler.lists import PARTY_KEPT_BYTES, UNKNOWN_MAX, read_lists
 from tickwright.domain.errors import Rejected
 from tickwright.store.pool import Pool
 
@@ -54,10 +54,10 @@ async def test_the_suite_notices_lists_that_keep_large_parties(
 ) -> None:
     """Mutant: every party is kept."""
     guard = "NOT tickwright.may_be_long(party) AND octet_length(party::text) <= $1"
-    sql = publisher._LISTS_SQL["list_enabled"]
+    sql = lists._LISTS_SQL["list_enabled"]
     assert guard in sql
-    mutated = {**publisher._LISTS_SQL, "list_enabled": sql.replace(guard, "$1::integer > 0")}
-    monkeypatch.setattr(publisher, "_LISTS_SQL", mutated)
+    mutated = {**lists._LISTS_SQL, "list_enabled": sql.replace(guard, "$1::integer > 0")}
+    monkeypatch.setattr(lists, "_LISTS_SQL", mutated)
     with pytest.raises(AssertionError, match="it is kept"):
         await check_large_parties(world)
 
@@ -75,7 +75,7 @@ async def test_an_entity_that_is_gone_when_its_party_is_read_is_left_out(world: 
     assert [task.entity_code for task in hub.runs] == ["small"]
 
 
-async def _no_entities(_codes: object) -> dict[str, publisher.ListedEntity]:
+async def _no_entities(_codes: object) -> dict[str, lists.ListedEntity]:
     return {}
 
 

@@ -30,10 +30,11 @@ from tickwright.capabilities.fanout.scheduler.scheduler import (
     REFRESH_WITHOUT_WAKEUPS_S,
     FanoutScheduler,
 )
+from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
-from tickwright.ports.fanout import Ended, Run, RunStart
+from tickwright.ports.fanout import EntityWindow, HeldRun, MarkClaim, Run, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import open_pool
 from tickwright.transports.redis.stores import RUN_LEASE, RedisRunClaims
@@ -49,9 +50,17 @@ async def world(database_url: str, rabbit_server: RabbitServer) -> AsyncIterator
         yield world
 
 
-def scheduler_of(world: FanoutWorld, wakeups: WakeupListener) -> FanoutScheduler:
-    """Return a scheduler that has nothing to publish and is not started."""
-    marks = broker = declare = parties = object()
+class NoMarks:
+    """No store of marks answers."""
+
+    async def claim(self, windows: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
+        """Fail."""
+        raise Unavailable("redis_unavailable", "no store answers")
+
+
+def scheduler_of(world: FanoutWorld, wakeups: WakeupListener, marks: object = None) -> FanoutScheduler:
+    """Return a scheduler that publishes nothing and is not started."""
+    broker = declare = parties = object()
     publisher = Publisher(marks, broker, "", declare=declare, parties=parties, token="t")  # type: ignore[arg-type]  # never called
     return FanoutScheduler(world.pool, publisher, gates=lambda _: None, wakeups=wakeups)
 
@@ -68,6 +77,20 @@ async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) 
     async with asyncio.timeout(30):
         await quiet
         await running
+
+
+async def test_missed_entities_stay_counted_when_their_module_is_deleted(world: FanoutWorld) -> None:
+    """A counter of Prometheus never falls; a module's loop ends with its module."""
+    await world.put_module("TARIFFS", interval_s=1)
+    await world.put_entities(["A"], "TARIFFS")
+    wakeups = WakeupListener("fanout-wakeups", world.url, CHANNEL)
+    scheduler = scheduler_of(world, wakeups, NoMarks())
+    async with running([wakeups, scheduler]):
+        await eventually_async(lambda: scheduler.counts["missed"] > 0, what="a window is missed")
+        await world.pool.execute("DELETE FROM tickwright.modules WHERE name = 'TARIFFS'")
+        missed = scheduler.counts["missed"]
+        await eventually_async(lambda: "TARIFFS" not in scheduler._loops, what="the module's loop has ended")
+        assert scheduler.counts["missed"] >= missed
 
 
 @pytest.mark.storm
@@ -155,7 +178,7 @@ async def test_a_silent_database_does_not_cost_the_claims_in_redis(
         renewals: list[float] = []
 
         class Noting(RedisRunClaims):
-            async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+            async def renew(self, held: Sequence[HeldRun], owner: int) -> list[bool]:
                 ours = await super().renew(held, owner)
                 renewals.append(monotonic())
                 return ours
@@ -164,12 +187,12 @@ async def test_a_silent_database_does_not_cost_the_claims_in_redis(
         begun, also = await book.begin(run), await book.begin(other)
         assert begun.start is also.start is RunStart.BEGUN
         proxy.blackhole()
-        async with asyncio.TaskGroup() as group, book.held(Ended(run, begun)):
+        async with asyncio.TaskGroup() as group, book.held(HeldRun(run, begun)):
             keeping = group.create_task(book.run())
-            ending = group.create_task(book.end(Ended(other, also)))
+            ending = group.create_task(book.end(HeldRun(other, also)))
             for _ in range(3):
                 before = len(renewals)
-                book.drop("LOCATIONS", 1_700_000_000, "superseded")
+                book.count_dropped("LOCATIONS", 1_700_000_000, "superseded")
                 await eventually_async(lambda: len(renewals) > before, 30, what="a renewal")  # noqa: B023
             assert await ending
             keeping.cancel()
@@ -186,13 +209,13 @@ async def test_a_renewal_during_an_end_does_not_count_the_run_as_lost(
     answer = asyncio.Event()
 
     class SlowToAnswer(LedgerRunClaims):
-        async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
+        async def end(self, ended: Sequence[HeldRun], owner: int) -> list[bool]:
             ours = await super().end(ended, owner)
             written.set()
             await answer.wait()
             return ours
 
-        async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+        async def renew(self, held: Sequence[HeldRun], owner: int) -> list[bool]:
             ours = await super().renew(held, owner)
             renewals.update(ours)
             return ours
@@ -202,7 +225,7 @@ async def test_a_renewal_during_an_end_does_not_count_the_run_as_lost(
         await session.open()
         book = ConsumerRunClaims(TwoStoreRunClaims(None, SlowToAnswer(pool)), session)
         run = Run("E1", "LOCATIONS", 1_700_000_000, 1)
-        ended = Ended(run, await book.begin(run))
+        ended = HeldRun(run, await book.begin(run))
 
         async def work() -> bool:
             async with book.held(ended):

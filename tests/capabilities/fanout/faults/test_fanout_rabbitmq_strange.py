@@ -19,7 +19,7 @@ from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Unavailable
-from tickwright.outbound import Pause
+from tickwright.outbound import ConnectPause
 from tickwright.transports.rabbitmq import connection as wire
 from tickwright.transports.rabbitmq import dead_letters, tasks
 from tickwright.transports.rabbitmq.connection import Subscription, deliveries_of
@@ -211,7 +211,7 @@ async def test_each_connection_that_is_lost_at_once_lengthens_the_pause(
     """An open connection is no success yet: a message may end each one."""
     made: list[str] = []
 
-    class Noted(Pause):
+    class Noted(ConnectPause):
         def failed(self) -> None:
             made.append("counted")
             super().failed()
@@ -220,7 +220,7 @@ async def test_each_connection_that_is_lost_at_once_lengthens_the_pause(
             made.append("forgotten")
             super().succeeded()
 
-    monkeypatch.setattr(tasks, "Pause", Noted)
+    monkeypatch.setattr(tasks, "ConnectPause", Noted)
     monkeypatch.setattr(tasks, "STEADY_S", steady_s)
     subscription: Subscription | None = None
     async with (

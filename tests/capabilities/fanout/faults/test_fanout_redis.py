@@ -24,12 +24,12 @@ from kit.servers import PostgresServer, RedisServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.run_claims import LedgerRunClaims, TwoStoreRunClaims
-from tickwright.capabilities.fanout.scheduler.publisher import FallbackMarks, LedgerMarks
+from tickwright.capabilities.fanout.scheduler.marks import FallbackMarks, LedgerMarks
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.ports.fanout import Ended, EntityWindow, Mark, Marks, Run, RunStart
+from tickwright.ports.fanout import EntityWindow, HeldRun, Mark, Marks, Run, RunStart
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.connection import CONNECTIONS_MAX, RedisClient
+from tickwright.transports.redis.connection import CONNECTIONS_MAX, RedisClient, claim_prefix
 from tickwright.transports.redis.stores import RedisMarks, RedisRunClaims
 
 WINDOW = 1_700_000_000
@@ -215,7 +215,7 @@ async def test_a_flush_in_the_middle_publishes_twice_at_worst_and_runs_once(
         await redis.flushall()
     assert {one.mark for one in await second.claim(PLACES, "b", LONG)} == {Mark.MINE}
     assert await start_of(consumers[1], RUN, two.owners[1]) is RunStart.BUSY
-    assert await consumers[0].renew([Ended(RUN, begun)], two.owners[0]) == [True]
+    assert await consumers[0].renew([HeldRun(RUN, begun)], two.owners[0]) == [True]
     assert await end_one(consumers[0], RUN, begun, two.owners[0])
     assert await start_of(consumers[1], RUN, two.owners[1]) is RunStart.DONE
     assert tuple(await two.pool.fetchrow(COUNTS, WINDOW)) == (1, 0)
@@ -329,7 +329,7 @@ async def test_a_killed_database_stops_no_consumer_and_gets_every_end_later(mort
             )
             begun = await begin_one(first, RUN, owners[0])
             await asyncio.to_thread(server.kill9)
-            assert await first.renew([Ended(RUN, begun)], owners[0]) == [True]
+            assert await first.renew([HeldRun(RUN, begun)], owners[0]) == [True]
             assert await start_of(second, RUN, owners[1]) is RunStart.BUSY
             assert await end_one(first, RUN, begun, 0), "the token is lost with the database, the run is not"
             assert await start_of(second, RUN, 0) is RunStart.DONE
@@ -358,7 +358,7 @@ async def test_a_run_begun_in_redis_alone_stays_the_only_one_when_the_database_i
     two.database.heal()
     await eventually_async(lambda: begins(second, RUN._replace(entity_code="E2"), two.owners[1]))
     assert await start_of(second, RUN, two.owners[1]) is RunStart.BUSY
-    assert await first.renew([Ended(RUN, alone)], two.owners[0]) == [True]
+    assert await first.renew([HeldRun(RUN, alone)], two.owners[0]) == [True]
     assert await end_one(first, RUN, alone, two.owners[0])
     await eventually_async(lambda: carried(second))
     assert await start_of(second, RUN, two.owners[1]) is RunStart.DONE
@@ -399,7 +399,7 @@ async def test_an_end_without_a_store_is_kept_and_written_later(two: Two) -> Non
 
 
 async def test_a_success_of_a_run_in_redis_alone_reaches_the_ledger_without_redis(two: Two) -> None:
-    """Begun without the database, ended without Redis: the consumer keeps it until the database is back."""
+    """RunClaim without the database, ended without Redis: the consumer keeps it until the database is back."""
     first, second = two.runs()
     cut_off(two.database)
     begun = await begin_one(first, RUN, 0)
@@ -418,7 +418,7 @@ async def test_a_session_lost_with_the_database_does_not_cost_the_run(two: Two) 
     async with two.pool.acquire() as connection, connection.transaction():
         await LedgerRunClaims(two.pool).reclaim(connection, [two.owners[0]])
     assert await start_of(second, RUN, two.owners[1]) is RunStart.BUSY
-    assert await first.renew([Ended(RUN, begun)], two.owners[0]) == [True]
+    assert await first.renew([HeldRun(RUN, begun)], two.owners[0]) == [True]
     assert await end_one(first, RUN, begun, two.owners[0])
     await eventually_async(lambda: carried(second))
     assert await start_of(second, RUN, two.owners[1]) is RunStart.DONE
@@ -436,9 +436,9 @@ async def test_a_zombie_whose_claims_are_gone_from_both_stores_ends_nothing(
         await redis.flushall()
     heir = await begin_one(second, RUN, two.owners[1])
     assert heir.start is RunStart.BEGUN
-    assert await first.renew([Ended(RUN, begun)], two.owners[0]) == [False]
+    assert await first.renew([HeldRun(RUN, begun)], two.owners[0]) == [False]
     assert not await end_one(first, RUN, begun, two.owners[0]), "a zombie ended its heir's run"
-    assert await second.renew([Ended(RUN, heir)], two.owners[1]) == [True]
+    assert await second.renew([HeldRun(RUN, heir)], two.owners[1]) == [True]
     assert await end_one(second, RUN, heir, two.owners[1])
 
 
@@ -470,7 +470,7 @@ async def test_without_redis_the_ledger_decides_everything(two: Two) -> None:
     with pytest.raises(Unavailable):
         await runs.begin([NEXT], two.owners[0])
     with pytest.raises(Unavailable):
-        await runs.renew([Ended(RUN, begun)], two.owners[0])
+        await runs.renew([HeldRun(RUN, begun)], two.owners[0])
     two.database.heal()
     await eventually_async(lambda: carried(runs))
     assert await start_of(runs, RUN, two.owners[1]) is RunStart.DONE
@@ -515,7 +515,7 @@ async def test_a_password_authenticates_and_is_never_shown() -> None:
 
 
 async def test_the_documented_rights_are_enough(mortal_redis: RedisServer) -> None:
-    """A user with those rights alone claims, seals, runs and carries over; other keys are closed to it."""
+    """A user with those rights alone claims the prefix, seals, runs and carries over; other keys are closed to it."""
     page = (Path(tickwright.transports.redis.__file__).parent / "README.md").read_text(encoding="utf-8")
     [rights] = re.findall(r"^`(~gocpi:\* [^`]+)`", page, re.MULTILINE)
     async with Redis.from_url(mortal_redis.url) as redis:
@@ -525,13 +525,14 @@ async def test_the_documented_rights_are_enough(mortal_redis: RedisServer) -> No
         )
     async with redis_link(f"redis://fanout:pw@127.0.0.1:{mortal_redis.port}/0") as link:
         await link.check()
+        assert [await claim_prefix(link, "gocpi", installation) for installation in ("one", "another")] == ["one"] * 2
         marks, runs = RedisMarks(link), RedisRunClaims(link)
         assert await mark_of(marks, PLACES[0], "a") is Mark.MINE
         await marks.release(PLACES[:1], "a")
         assert await marks.seal(PLACES[:1], "a", keep=HOUR) == 0
         begun = await begin_one(runs, RUN, 1)
-        assert await runs.renew([Ended(RUN, begun)], 1) == [True]
-        assert await runs.end([Ended(RUN, begun)], 1, carry=True) == [True]
+        assert await runs.renew([HeldRun(RUN, begun)], 1) == [True]
+        assert await runs.end([HeldRun(RUN, begun)], 1, carry=True) == [True]
         await runs.forget(await runs.carried(10))
         assert await runs.carried(10) == []
         with pytest.raises(Unavailable):

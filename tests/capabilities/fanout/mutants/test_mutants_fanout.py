@@ -24,17 +24,12 @@ from tickwright.capabilities.fanout.consumer.task_run import SlotUse
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import MessageKeys, write_task
 from tickwright.capabilities.fanout.scheduler import publisher as publishing
-from tickwright.capabilities.fanout.scheduler.publisher import (
-    EntityOutcome,
-    FallbackMarks,
-    LedgerMarks,
-    Publisher,
-    read_lists,
-    read_parties,
-)
+from tickwright.capabilities.fanout.scheduler.lists import read_lists, read_parties
+from tickwright.capabilities.fanout.scheduler.marks import FallbackMarks, LedgerMarks
+from tickwright.capabilities.fanout.scheduler.publisher import EntityOutcome, Publisher
 from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.ports.broker import Accepted
-from tickwright.ports.fanout import Begun, EntityWindow, Mark, MarkClaim, Run, RunStart
+from tickwright.ports.fanout import EntityWindow, Mark, MarkClaim, Run, RunClaim, RunStart
 from tickwright.ports.ids import random_token
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
@@ -90,8 +85,8 @@ class OnePublisher:
         """Publish the window once, as one round does; return the outcomes."""
         lists = await read_lists(self._world.pool)
         module, self._publisher.keys = lists.modules[MODULE], lists.keys
-        fates = await self._publisher.send(module, await self._world.window(DAY_S), CODES)
-        return Counter(fates.values())
+        results = await self._publisher.send(module, await self._world.window(DAY_S), CODES)
+        return Counter(results.values())
 
 
 @asynccontextmanager
@@ -290,8 +285,8 @@ def sent_counts_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a confirm nor the mandatory flag."""
     real = Publisher._settle
 
-    async def settle(self: Publisher, places: Any, outcomes: Any, fates: Any, *, keep: timedelta) -> None:
-        await real(self, places, [Accepted()] * len(outcomes), fates, keep=keep)
+    async def settle(self: Publisher, places: Any, outcomes: Any, results: Any, *, keep: timedelta) -> None:
+        await real(self, places, [Accepted()] * len(outcomes), results, keep=keep)
 
     monkeypatch.setattr(Publisher, "_settle", settle)
 
@@ -312,8 +307,8 @@ def ends_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_claims_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers trust their queue: every delivered task runs."""
 
-    async def begin(_self: TwoStoreRunClaims, runs: list[Run], _owner: int) -> list[Begun]:
-        return [Begun(RunStart.BEGUN, 1, 0.0, None)] * len(runs)
+    async def begin(_self: TwoStoreRunClaims, runs: list[Run], _owner: int) -> list[RunClaim]:
+        return [RunClaim(RunStart.BEGUN, 1, 0.0, None)] * len(runs)
 
     async def end(_self: TwoStoreRunClaims, ended: list[Any], _owner: int) -> list[bool]:
         return [True] * len(ended)
@@ -345,7 +340,7 @@ def secrets_go_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def slow_ones_may_have_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow entities may hold every slot."""
-    monkeypatch.setattr(SlotUse, "may_run", lambda _self, **_: True)
+    monkeypatch.setattr(SlotUse, "try_take", lambda _self, **_: True)
 
 
 MUTANTS: dict[str, tuple[Mutate, Check, str]] = {

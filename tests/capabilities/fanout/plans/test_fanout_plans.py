@@ -7,7 +7,7 @@ import pytest
 
 from kit.fix_plans import Planner
 from tickwright.capabilities.fanout.consumer import run_claims
-from tickwright.capabilities.fanout.scheduler import publisher
+from tickwright.capabilities.fanout.scheduler import marks
 
 FILL = """
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
@@ -35,7 +35,7 @@ def entities(module_url: str) -> Iterator[Planner]:
     planner.run(FILL)
     for table in TABLES:
         planner.run(f"ANALYZE tickwright.{table}")
-    for prefix, queries in (("marks", publisher._MARKS_SQL), ("runs", run_claims._SQL)):
+    for prefix, queries in (("marks", marks._MARKS_SQL), ("runs", run_claims._SQL)):
         for name, sql in queries.items():
             planner.prepare(f"{prefix}_{name}", sql)
     yield planner

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tickwright.capabilities.fanout.plugin import switches as gates
+from tickwright.capabilities.fanout.plugin import read_gates as gates
 from tickwright.domain.errors import Rejected
 
 

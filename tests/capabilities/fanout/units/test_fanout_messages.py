@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tickwright.capabilities.fanout.messages import (
     BODY_BYTES_MAX,
-    FutureVersionError,
     Task,
     message_id,
     read_task,
@@ -18,6 +17,7 @@ from tickwright.capabilities.fanout.messages import (
 )
 from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.errors import Rejected
+from tickwright.domain.message_versions import FutureVersionError
 from tickwright.ports.task_queue import Delivery
 
 NOW_S = 1_700_000_000.0

@@ -18,7 +18,7 @@ TIMEOUT_S = 10.0
 def ran(share: SlowShare, code: str, lasted_s: float) -> None:
     """Run an entity once."""
     with share.slot(code, "M") as use:
-        assert use.may_run()
+        assert use.try_take()
         use.ran(lasted_s, TIMEOUT_S)
 
 
@@ -78,11 +78,11 @@ def test_slow_ones_hold_their_share_and_no_slot_more() -> None:
     share = SlowShare(4, 50)
     ran(share, "A", TIMEOUT_S)
     with share.slot("A", "M") as first, share.slot("B", "M") as second, share.slot("C", "M") as third:
-        assert first.may_run()
-        assert second.may_run(timed_out=True)
+        assert first.try_take()
+        assert second.try_take(timed_out=True)
         assert share.running == share.most
-        assert third.may_run()
-        assert not third.may_run(timed_out=True)
+        assert third.try_take()
+        assert not third.try_take(timed_out=True)
     assert share.running == 0
 
 
@@ -91,8 +91,8 @@ def test_a_slot_that_is_slow_by_both_is_counted_once() -> None:
     share = SlowShare(8, 25)
     ran(share, "A", TIMEOUT_S)
     with share.slot("A", "M") as use:
-        assert use.may_run()
-        assert use.may_run(timed_out=True)
+        assert use.try_take()
+        assert use.try_take(timed_out=True)
         assert share.running == 1
     assert share.running == 0
 
@@ -101,7 +101,7 @@ def test_a_run_that_raises_leaves_its_slot() -> None:
     """However a run ends, its slot is free afterwards."""
     share = SlowShare(8, 25)
     with suppress(RuntimeError), share.slot("A", "M") as use:
-        assert use.may_run(timed_out=True)
+        assert use.try_take(timed_out=True)
         raise RuntimeError
     assert share.running == 0
 

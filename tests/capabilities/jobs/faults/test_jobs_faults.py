@@ -254,7 +254,7 @@ async def test_a_job_cancelled_between_its_claim_and_its_start_has_no_attempt(da
             assert await store.write("release", token, [job_id], [claimed.fence]) == 1
         elif way == "unknown to its process":
             async with engine.pool.acquire() as connection, connection.transaction():
-                assert await store.strays(connection, token, []) == (1, [])
+                assert await store.release_unknown(connection, token, []) == (1, [])
         row = await engine.until(job_id, "cancelled", within_s=20)
     assert (row["attempts"], row["started_at"], row["attempt_errors"]) == (0, None, None)
 

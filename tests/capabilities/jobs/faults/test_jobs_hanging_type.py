@@ -140,7 +140,7 @@ async def test_the_suite_notices_a_type_that_may_start_in_every_slot(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs that were fetched ahead while the type was quick fill the slots."""
-    mutate(monkeypatch, Runner._places, "self.type_slots_max - state.running", "self.slots")
+    mutate(monkeypatch, Runner._free_slots, "self.type_slots_max - state.running", "self.slots")
     with pytest.raises(AssertionError, match=BEYOND):
         await check_other_types_run(database_url, _until_it_has_slots_of_others)
 
@@ -160,7 +160,7 @@ def test_a_type_that_was_alone_starts_no_job_until_it_is_within_its_share() -> N
     entry.running = 31
     running: Any = dict.fromkeys(range(31))
     runner._running = running
-    assert runner._places(entry) == 0
+    assert runner._free_slots(entry) == 0
 
 
 def test_the_measured_rate_is_bounded_by_the_attempts_that_run() -> None:

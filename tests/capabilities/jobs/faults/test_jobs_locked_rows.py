@@ -168,7 +168,7 @@ async def test_the_suite_notices_a_reclaim_that_waits_for_locked_rows(
         await check_a_locked_row_delays_no_reclaim_of_others(app_role, 10)
 
 
-# ---------------------------------------------------------------------- last attempts and strays
+# ---------------------------------------------------------------------- last attempts and unknown jobs
 
 
 async def test_a_last_attempt_whose_row_is_locked_begins_later_and_others_at_once(
@@ -211,22 +211,22 @@ async def _hold(role: AppRole, job_id: int, held: asyncio.Event, free: asyncio.E
 
 
 async def test_a_stray_job_whose_row_is_locked_keeps_no_worker_from_claiming(app_role: AppRole) -> None:
-    """CLG-1: the process knows the stray from then on, and releases it once its row is free."""
+    """CLG-1: the process knows the job from then on, and releases it once its row is free."""
     runs: Counter[int] = Counter()
 
     async def handler(job: Job) -> None:
         runs[job.id] = job.attempt
 
     async with running_engine(app_role.owner_url, {"other": handler}) as engine:
-        strays = [await engine.insert("t") for _ in range(2)]
+        unknown = [await engine.insert("t") for _ in range(2)]
         assert len((await _claims(engine.pool, engine.session.token, 2)).rows) == 2
-        async with _locking(app_role, strays[:1]):
+        async with _locking(app_role, unknown[:1]):
             engine.worker.gate.unsure = True
             await engine.insert("other")
             await eventually_async(lambda: _is_done(engine, "other"), 60, what="the worker claims")
-            assert [(await engine.job(one))["status"] for one in strays] == ["processing", "pending"]
-        await engine.until(strays[0], "pending", within_s=60)
-        assert (await engine.job(strays[0]))["attempts"] == 0
+            assert [(await engine.job(one))["status"] for one in unknown] == ["processing", "pending"]
+        await engine.until(unknown[0], "pending", within_s=60)
+        assert (await engine.job(unknown[0]))["attempts"] == 0
 
 
 async def test_a_reclaim_may_take_longer_than_other_statements(database_url: str) -> None:

@@ -127,8 +127,8 @@ def _is_withdrawn(engine: Engine, job: Job) -> None:
 
     def withdraw() -> None:
         assert engine.worker.runner._ready[0] is job
-        assert engine.worker.runner.pull(job.id) is job
-        engine.worker.outcomes.unstarted(job, "lost")
+        assert engine.worker.runner.remove_job(job.id) is job
+        engine.worker.outcomes.record_unstarted(job, "lost")
 
     engine.worker.runner.thread_freed = withdraw
     engine.worker.runner.notify_when_thread_free()
@@ -165,7 +165,7 @@ async def test_the_suite_notices_a_thread_that_is_not_passed_on(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No sweep finds it."""
-    mutate(monkeypatch, Runner._sweep, "list(self._blocked)", "[]")
+    mutate(monkeypatch, Runner._check_timeouts, "list(self._blocked)", "[]")
     with pytest.raises(AssertionError):
         await check_thread_passed_on(database_url, monkeypatch, _expires)
 
@@ -228,7 +228,7 @@ async def test_the_suite_notices_a_type_that_takes_every_thread(
 ) -> None:
     """Without shares, in claims and at the start, the hanging type has every thread."""
     monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
-    mutate(monkeypatch, Runner._places, "allot(free, state.threads, all_free=free)", "free")
+    mutate(monkeypatch, Runner._free_slots, "allot(free, state.threads, all_free=free)", "free")
     handlers = Handlers()
     async with handlers.running(database_url, threads=8) as engine:
         await handlers.keep_threads(engine, 20, threads=8)

@@ -132,7 +132,9 @@ async def test_a_rate_limited_type_runs_on_when_the_databases_clock_is_set_back(
 async def set_rate(engine: Engine, rate_per_s: float | None) -> None:
     """Change the rate of the type ``t``, and wait until the worker has read it."""
     await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = $1 WHERE name = 't'", rate_per_s)
-    await eventually_async(lambda: engine.worker.types()["t"].task_type.rate_per_s == rate_per_s, what="the rate is read")
+    await eventually_async(
+        lambda: engine.worker.types()["t"].task_type.rate_per_s == rate_per_s, what="the rate is read"
+    )
 
 
 @pytest.mark.parametrize("rate_per_s", [10.0, None])
@@ -145,7 +147,7 @@ async def test_a_raised_rate_holds_no_waiting_job_back(database_url: str, rate_p
     async with running_engine(database_url, {"t": handler}, kinds={"t": policy("t", rate_per_s=0.0001)}) as engine:
         await engine.until(await engine.insert("t"), "completed")
         waits, entry = await engine.insert("t"), engine.worker.types()["t"]
-        await eventually_async(lambda: entry.paced_until_s > monotonic() + 1000, what="the job waits for hours")
+        await eventually_async(lambda: entry.rate_limited_until_s > monotonic() + 1000, what="the job waits for hours")
         await set_rate(engine, rate_per_s)
         await engine.until(waits, "completed")
 

@@ -80,21 +80,21 @@ async def supervised(url: str, restart: RetryPolicy = QUICK) -> AsyncIterator[Su
         yield Supervised(pool, worker, supervisor, gate)
     finally:
         gate.set()
-        supervisor.request()
+        supervisor.request_stop()
         await asyncio.wait_for(task, 60)
         await asyncio.wait_for(pool.close(), 10)
 
 
 def crash_once(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Let the next round of a claim loop fail."""
-    claim_once, left = Claimer._turn_once, [error]
+    claim_once, left = Claimer._claim_once, [error]
 
     async def crash(claimer: Claimer) -> None:
         if left:
             raise left.pop()
         await claim_once(claimer)
 
-    monkeypatch.setattr(Claimer, "_turn_once", crash)
+    monkeypatch.setattr(Claimer, "_claim_once", crash)
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), asyncio.CancelledError("of a library's own")], ids=type)
@@ -158,7 +158,7 @@ async def crashed_in_rest(
     url: str, monkeypatch: pytest.MonkeyPatch, restart: RetryPolicy
 ) -> AsyncIterator[tuple[Supervised, int]]:
     """A worker whose claim loop crashes between two writes of results; the second result, of this job, waits."""
-    resting, rest, claim_once = list[ResultWriter](), ResultWriter._pause, Claimer._turn_once
+    resting, rest, claim_once = list[ResultWriter](), ResultWriter._pause, Claimer._claim_once
     crashes = [ValueError("a bug")]
 
     async def rest_until_cancelled(result_writer: ResultWriter) -> None:
@@ -173,7 +173,7 @@ async def crashed_in_rest(
         await claim_once(claimer)
 
     monkeypatch.setattr(ResultWriter, "_pause", rest_until_cancelled)
-    monkeypatch.setattr(Claimer, "_turn_once", crash_after_second)
+    monkeypatch.setattr(Claimer, "_claim_once", crash_after_second)
     async with supervised(url, restart) as side:
         await side.ran(await insert(side.pool, "work"))
         assert resting
@@ -211,7 +211,7 @@ async def test_a_worker_that_is_drained_after_a_crash_writes_its_results(
 ) -> None:
     """It is not restarted, so nothing else would write them; a regression: the drain waited until it was cut off."""
     async with crashed_in_rest(database_url, monkeypatch, HOURS) as (side, second):
-        side.supervisor.request()
+        side.supervisor.request_stop()
         await side.ran(second)
 
 

@@ -206,7 +206,7 @@ async def test_a_session_whose_connection_breaks_renews_on_another_one(database_
     pool = await open_pool(proxy.rewrite(database_url), max_size=2)
     session = WorkerSession(pool, name="cut", roles=["worker"], version="0", terms=BRIEF)
     running = asyncio.create_task(session.run())
-    await eventually_async(lambda: session._own is not None)
+    await eventually_async(lambda: session._connection is not None)
     for _ in range(3):
         renewed_s = session._renewed_s
         proxy.reset()
@@ -214,7 +214,7 @@ async def test_a_session_whose_connection_breaks_renews_on_another_one(database_
     assert session.token == 1
     await session.stop()
     await running
-    assert session._own is None
+    assert session._connection is None
     await pool.close()
 
 

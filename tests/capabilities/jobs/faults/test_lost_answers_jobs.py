@@ -299,10 +299,10 @@ async def test_a_job_that_is_cancelled_during_a_lost_claim_ends_as_cancelled(dat
         await session.open()
         store, request = ClaimStore(cut_pool), await _claimable(pool, session)
 
-        async def strays(connection: Connection, token: int) -> int:
-            return (await store.strays(connection, token, []))[0]
+        async def release_unknown(connection: Connection, token: int) -> int:
+            return (await store.release_unknown(connection, token, []))[0]
 
-        gate = ClaimGate(cut_pool.acquire, session, "jobs", strays)
+        gate = ClaimGate(cut_pool.acquire, session, "jobs", release_unknown)
         cuts.cut(CLAIM, "unheard")
         with pytest.raises(UNAVAILABLE):
             async with gate.claiming():

@@ -29,10 +29,10 @@ COLUMNS: Mapping[str, tuple[list[Any], ...]] = {
     "release_with_error": (["stopped"],),
     "snooze": ([0.0],),
 }
-RUNNING_JOB = (
-    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, status, owner, attempts, fence) "
-    "VALUES (now(), 'h', 'processing', $1, 2, $2) RETURNING id"
-)
+NEW_JOB = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'h') RETURNING id"
+RUN = """
+UPDATE ONLY tickwright.scheduled_tasks SET status = 'processing', owner = $2, attempts = 2, fence = $3 WHERE id = $1
+"""
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 async def _written(pool: Pool, name: str, token: int, fence: int) -> bool:
     """Return whether a result for a running job of `OWNER` changed its row; the count says the same."""
     live = "SELECT t::text FROM ONLY tickwright.scheduled_tasks t WHERE id = $1"
-    job_id = await pool.fetchval(RUNNING_JOB, OWNER, FENCE)
+    job_id = await pool.fetchval(NEW_JOB)
+    await pool.execute(RUN, job_id, OWNER, FENCE)
     before, store = await pool.fetchval(live, job_id), ClaimStore(pool)
     if name == "report_progress":
         counted = int(await store.report_progress(token, job_id, fence, '{"percent": 50}'))

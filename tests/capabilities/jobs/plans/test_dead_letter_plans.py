@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kit.fix_plans import Planner
-from tickwright.capabilities.jobs.admin import bulk_actions as dead_letters
-from tickwright.capabilities.jobs.admin import search
+from tickwright.capabilities.jobs.admin import dead_letters, search
 
 FILL = """
 INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts)

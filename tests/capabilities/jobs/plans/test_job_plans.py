@@ -123,8 +123,8 @@ def test_a_reclaim_reads_the_due_index(crowded: Planner) -> None:
 
 def test_stray_jobs_of_a_session_are_found_by_the_due_index(crowded: Planner) -> None:
     """It reads due jobs, not those pending for later, and releases by primary key."""
-    crowded.prepare("strays", result_sql(crowded, "strays"))
-    plan = crowded.explain("strays", TOKEN, list(range(1000)), [0] * 1000)
+    crowded.prepare("release_unknown", result_sql(crowded, "release_unknown"))
+    plan = crowded.explain("release_unknown", TOKEN, list(range(1000)), [0] * 1000)
     assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
     due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
     assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
@@ -139,7 +139,7 @@ def test_whether_a_session_owns_a_job_is_read_from_the_due_index(crowded: Planne
     assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
 
 
-@pytest.mark.parametrize("name", ["reclaim", "strays"])
+@pytest.mark.parametrize("name", ["reclaim", "release_unknown"])
 def test_releasing_jobs_reads_no_ranges_of_unknown_task_types(planner: Planner, name: str) -> None:
     """Beside jobs of 20,000 unknown task types the held job is found, in the ranges of the known ones."""
     open_session(planner)

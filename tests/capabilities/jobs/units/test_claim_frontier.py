@@ -28,7 +28,7 @@ BEHIND_NOW_S = READ_S - LOOKBACK_S
 
 def ranges_of(*names: str, limited: Collection[str] = (), more: Collection[ClaimRange] = ()) -> ClaimFrontier:
     """Return the ranges of a worker that knows the default range of each type, and ``more``."""
-    claim_ranges = ClaimFrontier(limited=lambda name: name in limited)
+    claim_ranges = ClaimFrontier(is_serial=lambda name: name in limited)
     claim_ranges.learn(more)
     claim_ranges.whole_scope(names)
     return claim_ranges

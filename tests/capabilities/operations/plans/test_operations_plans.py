@@ -12,7 +12,7 @@ from tickwright.capabilities.batches.executions import chunks_store
 from tickwright.capabilities.fanout import service as matrix
 from tickwright.capabilities.fanout.consumer import run_claims
 from tickwright.capabilities.jobs.worker.claims import OWNED
-from tickwright.capabilities.operations.machinery import SQL as OPERATIONS
+from tickwright.capabilities.operations.actions import SQL as OPERATIONS
 from tickwright.capabilities.polling import partners
 from tickwright.capabilities.polling.consumer import queue as poll_queue
 from tickwright.capabilities.polling.service import SQL as TRACKERS
@@ -110,7 +110,7 @@ async def test_queries_of_the_views_read_few_pages(connection: asyncpg.Connectio
         "leases": await pages_of(OPERATIONS["leases"]),
         "discard": await pages_of(OUTBOX["discard"], message, "x"),
         "published": await pages_of(matrix._SQL["published"], ["LOCATIONS"], [now], 10_000),
-        "last_turns": await pages_of(slices._SQL["last_turns"], day, now, 5),
+        "last_turns": await pages_of(slices._SQL["count_last_minutes"], day, now, 5),
     }
     assert max(one.values()) < 100, one
     pages = {

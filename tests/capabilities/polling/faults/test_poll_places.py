@@ -150,14 +150,14 @@ async def test_a_batch_is_noted_with_the_partition_count_of_its_records(world: P
         admin = AdminClient({"bootstrap.servers": world.bootstrap, "log_level": 0})
         (done,) = admin.create_partitions([NewPartitions(world.topic, 6)]).values()
         done.result(10)
-        session = log._session
-        assert session is not None
+        writer = log._writer
+        assert writer is not None
 
         def has_new_partitions() -> bool:  # the producer would ask by itself within five minutes
-            assert session._producer is not None
-            return len(session._producer.list_topics(world.topic, timeout=10).topics[world.topic].partitions) == 6
+            assert writer._producer is not None
+            return len(writer._producer.list_topics(world.topic, timeout=10).topics[world.topic].partitions) == 6
 
-        await eventually_async(lambda: session.call(has_new_partitions))
+        await eventually_async(lambda: writer.call(has_new_partitions))
         await world.fill(20, 10, first=1000)
         await world.emptied()
     counts = {row["batch_no"]: row["partition_count"] for row in await world.pool.fetch(BATCHES)}

@@ -36,7 +36,7 @@ from tickwright.transports.kafka.poll_source import KafkaPollSource
 
 PARTITIONS = 3
 TOO_LARGE = 10
-COUNT_OVER = load("tickwright.transports.kafka", "polls.sql")["count_over"]
+COUNT_SUPERSEDED = load("tickwright.transports.kafka", "polls.sql")["count_superseded"]
 COMPRESSION = "compression.type"
 UNREADABLE = "kafka_position_unreadable"
 AHEAD = "relay_position_ahead"
@@ -195,7 +195,7 @@ async def test_waiting_polls_that_are_due_ahead_are_dropped_and_not_counted(worl
     trackers = await publish(world, 30)
     dues = [trackers.due_at + timedelta(seconds=ahead_s) for ahead_s in (0, 30, 7200)]
     groups = [trackers.slot_id] * 3, dues, [trackers.partner_no] * 3, [10] * 3
-    assert [row["n"] for row in await world.pool.fetch(COUNT_OVER, *groups)] == [3]
+    assert [row["n"] for row in await world.pool.fetch(COUNT_SUPERSEDED, *groups)] == [3]
     assert (await slice_of(world.pool, trackers))["superseded"] == 0
 
 
@@ -282,7 +282,7 @@ async def test_an_invalid_position_is_refused_until_it_is_written_again(
     admin_commands = PollRelayAdmin(world.pool, Leases(world.pool, owner="admin", terms=LONG), world.log)
     relay = world.relay()
     async with world.running(relay):
-        refused = lambda: relay.refusal is not None and relay.refusal.code == problem  # noqa: E731
+        refused = lambda: relay.blocked_by is not None and relay.blocked_by.code == problem  # noqa: E731
         await eventually_async(refused, 30, what="it reports why")
         (view,) = await admin_commands.list()
         assert (view.problem, view.waiting) == (problem, 50)
@@ -328,11 +328,11 @@ async def _is_held_by_another_transaction(world: PollWorld) -> None:
         await eventually_async(lambda: stops.reached_times[published] > before, 30, what="the batch is on the topic")
     relay = world.relay(log_terms={"wait_s": 2.0})
     async with world.running(relay):
-        waits_or_works = lambda: relay.refusal is not None or relay.counters.published > 0  # noqa: E731
+        waits_or_works = lambda: relay.blocked_by is not None or relay.counters.published > 0  # noqa: E731
         await eventually_async(waits_or_works, 40)
-        if relay.refusal is not None:
-            assert (relay.refusal.code, relay.refusal.retriable) == ("kafka_position_blocked", True)
-            assert f"{world.positions}/0" in relay.refusal.message
+        if relay.blocked_by is not None:
+            assert (relay.blocked_by.code, relay.blocked_by.retriable) == ("kafka_position_blocked", True)
+            assert f"{world.positions}/0" in relay.blocked_by.message
             assert await world.pending() == 20
         await asyncio.to_thread(other.abort_transaction, 10)
         await world.emptied(40)

@@ -78,7 +78,7 @@ async def test_a_relay_blocked_before_its_first_batch_is_listed_with_the_reason(
     """It makes its row when it takes over, notes why it is blocked, and clears that when it continues."""
     relay = world.relay(log_terms={"allow_single_broker": False})
     async with world.running(relay):
-        await eventually_async(lambda: relay.refusal is not None, 30, what="it is blocked")
+        await eventually_async(lambda: relay.blocked_by is not None, 30, what="it is blocked")
 
         async def listed() -> bool:
             view = await seen_of(world)
@@ -88,8 +88,8 @@ async def test_a_relay_blocked_before_its_first_batch_is_listed_with_the_reason(
         view = await seen_of(world)
         assert view is not None
         assert view.stands_since is not None
-        assert relay.refusal is not None
-        assert view.says == relay.refusal.message
+        assert relay.blocked_by is not None
+        assert view.says == relay.blocked_by.message
     await world.fill(2, 10)
     async with world.running(world.relay("heir")):
         await world.emptied()

@@ -184,7 +184,7 @@ async def test_a_kafka_that_is_far_gets_each_poll_once(
         await world.fill(20, 7, first=1000)
         if each_way_s > 1:
             await eventually_async(
-                lambda: relay.counters.doubts + (relay.refusal is not None), 60, what="it is blocked"
+                lambda: relay.counters.doubts + (relay.blocked_by is not None), 60, what="it is blocked"
             )
             proxy.heal()
         await world.emptied(60)
@@ -226,11 +226,11 @@ async def test_a_topic_that_refuses_records_stops_the_batch_and_tears_nothing(wo
         await world.emptied()
         await world.take_at_most(ONLY_MARKERS_BYTES)
         await world.fill(5, 7, first=1000)
-        await eventually_async(lambda: relay.refusal is not None, 30, what="the relay reports that it is blocked")
+        await eventually_async(lambda: relay.blocked_by is not None, 30, what="the relay reports that it is blocked")
         assert len(await world.seen()) == 35
         await world.take_at_most(1_000_000)
         await world.emptied()
-        assert relay.refusal is None
+        assert relay.blocked_by is None
     await world.check()
 
 
@@ -283,7 +283,7 @@ async def test_brokers_killed_one_after_the_other_lose_and_double_nothing(
                 await asyncio.to_thread(kafka_cluster.start_node, number)
                 await world.emptied(120)
         await world.check()
-        assert relay.refusal is None
+        assert relay.blocked_by is None
 
 
 @pytest.mark.storm

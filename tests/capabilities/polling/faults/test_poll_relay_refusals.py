@@ -57,7 +57,7 @@ async def publish_some(world: PollWorld, **options: Any) -> None:
 
 async def wait_until_blocked(relay: PollRelay, code: str) -> None:
     """Wait until a relay is blocked and has published nothing."""
-    await eventually_async(lambda: relay.refusal is not None and relay.refusal.code == code, 30, what=code)
+    await eventually_async(lambda: relay.blocked_by is not None and relay.blocked_by.code == code, 30, what=code)
     assert relay.counters.published == 0
 
 

@@ -58,7 +58,7 @@ def position_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
             if connection is not None:
                 await relay_batches.read_numbers(connection, relay.shard)
 
-    monkeypatch.setattr(PollRelay, "_reconcile", settle)
+    monkeypatch.setattr(PollRelay, "_mark_proven", settle)
 
 
 def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,20 +76,20 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only an idempotent producer: no position, and records that are sent again after a restart are new ones."""
 
-    def begin(session: transactions._Session, topic: str) -> None:
-        terms = session._settings
-        session._topic, session._partitions = topic, prepare_topics(terms, topic)
-        session._producer = Producer({"bootstrap.servers": terms.bootstrap, "enable.idempotence": True, "log_level": 0})
+    def open_writer(writer: transactions._ShardWriter, topic: str) -> None:
+        terms = writer._settings
+        writer._topic, writer._partitions = topic, prepare_topics(terms, topic)
+        writer._producer = Producer({"bootstrap.servers": terms.bootstrap, "enable.idempotence": True, "log_level": 0})
 
-    def send(session: transactions._Session, batch: Batch) -> Committed:
-        producer = session._producer
+    def write(writer: transactions._ShardWriter, batch: Batch) -> Committed:
+        producer = writer._producer
         assert producer is not None
-        edges = session._produce(producer, batch)
+        edges = writer._produce(producer, batch)
         assert producer.flush(20) == 0
-        return Committed(edges.offsets(), session._partitions)
+        return Committed(edges.offsets(), writer._partitions)
 
-    monkeypatch.setattr(transactions._Session, "begin", begin)
-    monkeypatch.setattr(transactions._Session, "send", send)
+    monkeypatch.setattr(transactions._ShardWriter, "open", open_writer)
+    monkeypatch.setattr(transactions._ShardWriter, "write", write)
     monkeypatch.setattr(poll_relay, "check_position", lambda *_: None)
 
 
@@ -123,9 +123,9 @@ def the_same_producer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit without an answer counts as not done, and its producer is used again."""
 
     async def publish(log: KafkaLog, batch: Batch) -> Any:
-        session = log._session
-        assert session is not None
-        outcome = await session.call(lambda: session.send(batch))
+        writer = log._writer
+        assert writer is not None
+        outcome = await writer.call(lambda: writer.write(batch))
         return Aborted(outcome.reason) if isinstance(outcome, Doubt) else outcome
 
     monkeypatch.setattr(KafkaLog, "publish", publish)

@@ -88,8 +88,8 @@ def test_writing_results_reads_their_groups_and_trackers(waiting: Planner) -> No
 
 def test_the_check_for_groups_without_an_owner_reads_taken_ones_only(waiting: Planner) -> None:
     """No waiting ones: the session's own by its token, those of others by the index of taken groups."""
-    waiting.prepare("strays", poll_queue._SQL["strays"])
-    plan = waiting.explain("strays", 8, range(100), ['"2026-01-01T00:00:00Z"'] * 100)
+    waiting.prepare("release_unknown", poll_queue._SQL["release_unknown"])
+    plan = waiting.explain("release_unknown", 8, range(100), ['"2026-01-01T00:00:00Z"'] * 100)
     assert plan.scans_of("poll_queue") == {"poll_queue_taken"}, plan.text
     assert plan.blocks < 20, plan.text
     waiting.prepare("orphans", poll_queue._SQL["orphans"])
@@ -107,8 +107,8 @@ def test_locking_slices_reads_one_row_of_the_ledger_for_each(waiting: Planner) -
     waiting.run("ANALYZE tickwright.poll_slices")
     rows = waiting.run("SELECT slot_id, due_at, partner_no FROM tickwright.poll_slices WHERE partner_no = 3 LIMIT 50")
     slots, instants, partners = zip(*rows, strict=True)
-    waiting.prepare("lock_turns", result_writer.SQL["lock_turns"])
-    plan = waiting.explain("lock_turns", [*slots], [f'"{at.isoformat()}"' for at in instants], [*partners])
+    waiting.prepare("lock_slices", result_writer.SQL["lock_slices"])
+    plan = waiting.explain("lock_slices", [*slots], [f'"{at.isoformat()}"' for at in instants], [*partners])
     assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
     assert plan.blocks < 10 * len(rows), plan.text
 

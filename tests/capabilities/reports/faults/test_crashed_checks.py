@@ -10,8 +10,8 @@ from kit.reports import Process, ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
-from tickwright.capabilities.reports.parts.listeners import ReportListener
-from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.parts.listeners import PartWorker
+from tickwright.capabilities.reports.parts.store import PartRows
 from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.engine import claimed_work as claiming
 from tickwright.engine.tasks import TaskGroup
@@ -34,7 +34,7 @@ def crashes_once(monkeypatch: pytest.MonkeyPatch, store: type[Any], name: str, e
     return crashed
 
 
-async def runs_again(process: Process, service: ReportListener | ReportSupervisor) -> None:
+async def runs_again(process: Process, service: PartWorker | ReportSupervisor) -> None:
     """Wait until the service crashes, with one claim held, and start it again, as a process does."""
     number = process.services.index(service)
     await asyncio.wait([process.tasks[number]], timeout=20)
@@ -88,7 +88,7 @@ async def test_a_cancelled_part_ends_after_a_crash_of_the_check(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """CLW-5: an error and a library's own cancellation are crashes."""
-    await check_a_cancelled_part_ends(alone, crashes_once(monkeypatch, PartsStore, "keep", error))
+    await check_a_cancelled_part_ends(alone, crashes_once(monkeypatch, PartRows, "confirm", error))
 
 
 @pytest.mark.matrix
@@ -97,7 +97,7 @@ async def test_a_cancelled_step_ends_after_a_crash_of_the_check(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """RSV-4: the same for steps of supervisors."""
-    await check_a_cancelled_step_ends(alone, crashes_once(monkeypatch, RecordsStore, "held", error))
+    await check_a_cancelled_step_ends(alone, crashes_once(monkeypatch, RecordsStore, "confirm", error))
 
 
 # ---------------------------------------------------------------------- without the guard
@@ -117,7 +117,7 @@ async def test_the_suite_notices_a_check_of_parts_that_crashes_alone(
     """The mutant runs the check as a task of its own."""
     monkeypatch.setattr(claiming, "TaskGroup", Detached)
     with pytest.raises(pytest.fail.Exception, match="goes on without the check"):
-        await check_a_cancelled_part_ends(alone, crashes_once(monkeypatch, PartsStore, "keep", CRASHES[0]))
+        await check_a_cancelled_part_ends(alone, crashes_once(monkeypatch, PartRows, "confirm", CRASHES[0]))
 
 
 async def test_the_suite_notices_a_check_of_steps_that_crashes_alone(
@@ -126,4 +126,4 @@ async def test_the_suite_notices_a_check_of_steps_that_crashes_alone(
     """The mutant runs the check as a task of its own."""
     monkeypatch.setattr(claiming, "TaskGroup", Detached)
     with pytest.raises(pytest.fail.Exception, match="goes on without the check"):
-        await check_a_cancelled_step_ends(alone, crashes_once(monkeypatch, RecordsStore, "held", CRASHES[0]))
+        await check_a_cancelled_step_ends(alone, crashes_once(monkeypatch, RecordsStore, "confirm", CRASHES[0]))

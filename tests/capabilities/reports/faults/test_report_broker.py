@@ -67,7 +67,7 @@ async def node(
             await both_consumed(rabbit, prefix)
             yield world
         finally:
-            made.supervisor.request()
+            made.supervisor.request_stop()
             await running
 
 

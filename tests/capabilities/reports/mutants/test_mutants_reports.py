@@ -14,7 +14,7 @@ from kit.reports import ReportWorld, report_world
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.parts import store as part_places
 from tickwright.capabilities.reports.parts import store as parts_store
-from tickwright.capabilities.reports.parts.store import Claim, PartsStore, StoredPart
+from tickwright.capabilities.reports.parts.store import Claim, PartRows, StoredPart
 from tickwright.capabilities.reports.requests import store as records_store
 from tickwright.capabilities.reports.requests.store import FinishedFile
 from tickwright.ports.reports import PartFacts, PartKey, Put, PutAnswer
@@ -151,7 +151,7 @@ async def check_the_last_slot_is_for_other_types(world: ReportWorld) -> None:
 async def check_a_type_with_parts_leaves_the_last_slot_of_a_function(world: ReportWorld) -> None:
     """RPL-3: parts of a type that is passed over are not claimed."""
     await ask(world)
-    taken = await world.parts.claim(1, SLOTS, but=[(name, "test") for name in SLOTS])
+    taken = await world.parts.claim(1, SLOTS, excluding=[(name, "test") for name in SLOTS])
     assert not taken, "RPL-3 broken: it took the last slot"
 
 
@@ -198,10 +198,10 @@ def parts_without_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part counts whatever its epoch."""
     without(monkeypatch, parts_store, "finish_part", "epoch = $3", "$3::integer IS NOT NULL")
 
-    async def lock(_self: PartsStore, _connection: Connection, _key: PartKey) -> bool:
+    async def lock(_self: PartRows, _connection: Connection, _key: PartKey) -> bool:
         return True
 
-    monkeypatch.setattr(PartsStore, "_lock", lock)
+    monkeypatch.setattr(PartRows, "_lock", lock)
 
 
 def claims_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,10 +230,10 @@ def every_put_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_lock_before_the_notification(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each transaction counts the parts that it sees without waiting for the other."""
 
-    async def lock(_self: PartsStore, _connection: Connection, _key: PartKey) -> bool:
+    async def lock(_self: PartRows, _connection: Connection, _key: PartKey) -> bool:
         return True
 
-    monkeypatch.setattr(PartsStore, "_lock", lock)
+    monkeypatch.setattr(PartRows, "_lock", lock)
 
 
 class EqualChecksum:

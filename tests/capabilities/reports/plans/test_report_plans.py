@@ -43,11 +43,11 @@ RECORD_CASES = {
     "running_report": (["u0", "x" * 64], {"reports": {"reports_running"}}),
     "lock_report": ([50], {"reports": PKEY}),
     "note_querying": ([[50, 100]], {"reports": PKEY}),
-    "notify_if_complete": ([50, 1], {"reports": PKEY, "report_parts": PARTS_PKEY}),
+    "note_part_end": ([50, 1], {"reports": PKEY, "report_parts": PARTS_PKEY}),
     "claim_steps": ([1, 4, 0, ["sales"], 1], {"reports": {"reports_steps", "reports_pkey"}}),
     "next_step_in": ([], {"reports": {"reports_steps"}}),
     "report_parts": ([50], {"report_parts": PARTS_PKEY}),
-    "held_steps": ([[50, 100], [0, 0], 7], {"reports": PKEY | {"reports_owner"}}),
+    "confirm_steps": ([[50, 100], [0, 0], 7], {"reports": PKEY | {"reports_owner"}}),
     "waiting_steps": ([7], {"reports": {"reports_steps", "reports_owner"}}),
     "leave_step": ([50, 0, 7, None], {"reports": PKEY}),
     "wait_for_slot": ([50, 0, 7], {"reports": PKEY}),
@@ -70,7 +70,7 @@ RECORD_CASES = {
 OWNED = {"reports": {"reports_owner"}, "report_parts": {"report_parts_owner"}}
 PART_CASES = {
     "next_part_in": ([["function:lefts", "function:rights"]], {"report_parts": {"report_parts_due"}}),
-    "keep_parts": ([[1000], ["lefts"], [0], [5], 7], {"report_parts": PARTS_PKEY | {"report_parts_owner"}}),
+    "confirm_parts": ([[1000], ["lefts"], [0], [5], 7], {"report_parts": PARTS_PKEY | {"report_parts_owner"}}),
     "finish_part": ([1000, "lefts", 1, 0, 7, 1, 1, "x", "[]", "redis", None], {"report_parts": PARTS_PKEY}),
     "deliver_part": ([50, "lefts", 1, "now", 1, 1, "x", "[]", "redis", None], {"report_parts": PARTS_PKEY}),
     "get_data": ([1, "lefts", 1], {"report_data": DATA_PKEY}),

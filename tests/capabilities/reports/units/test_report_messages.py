@@ -14,11 +14,11 @@ from tickwright.capabilities.reports.requests.store import (
     FEED_BYTES_MAX,
     LISTENERS_MAX,
     Announcement,
-    FutureVersionError,
     read_announcement,
     write_announcement,
 )
 from tickwright.domain.errors import Rejected
+from tickwright.domain.message_versions import FutureVersionError
 
 CALL = Announcement(
     version=1,

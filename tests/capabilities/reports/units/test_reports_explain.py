@@ -18,7 +18,7 @@ def facts(**other: Any) -> dict[str, Any]:
     """Return a record that waits for its first stage, with two live processes."""
     plain = {
         "id": 7, "status": "querying", "stage": 1, "epoch": 1, "restarts": 0, "tries": 0, "checks": 0, "held": False,
-        "has_no_place": False, "check_at": NOW + timedelta(seconds=30), "deadline_at": NOW + timedelta(minutes=10),
+        "waits_for_slot": False, "check_at": NOW + timedelta(seconds=30), "deadline_at": NOW + timedelta(minutes=10),
         "error_code": None, "error": None, "created_at": NOW - timedelta(minutes=1), "finished_at": None,
         "file_expires_at": None, "has_file": False, "missing": None, "plan": msgspec.json.encode(PLAN).decode(),
         "now": NOW, "listeners": 2,
@@ -97,7 +97,7 @@ def test_explain_shows_a_due_step_or_the_merge_under_way() -> None:
     assert codes(facts(), part(state="done"))[0] == "step_due"
     assert "the next free process claims it" in text("step_due", facts(), part(state="done"))
     assert "is under way" in text("step_due", facts(held=True), part(state="done"))
-    assert codes(facts(has_no_place=True), part(state="done"))[0] == "place_waited_for"
+    assert codes(facts(waits_for_slot=True), part(state="done"))[0] == "place_waited_for"
     merging = facts(status="merging", tries=2)
     assert codes(merging, part(state="done"))[0] == "merging"
     assert "the 2. try" in text("merging", merging, part(state="done"))

@@ -21,7 +21,7 @@ from kit.tls_records import HANDSHAKE, KEY_UPDATE, RECORD_BYTES_MAX, TICKET, Raw
 from tickwright.capabilities.polling.consumer.courier import Answer, Poll
 from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, HttpSchema
 from tickwright.outbound import BoundedHead, GuardedSessions
-from tickwright.outbound.connector import BoundedTls, bounded, system_trust
+from tickwright.outbound.connector import BoundedTls, system_trust, with_bounded_tls
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
 from tickwright.transports.http.broker import HttpBroker
 from tickwright.transports.websocket.broker import FRAMES_PER_TURN, FRAMES_SPARE_MAX, GatewayConnection, WebSocketBroker
@@ -480,12 +480,12 @@ async def test_a_gateway_that_sends_tls_records_without_data_is_cut_off(
 async def test_a_connection_that_tls_gave_up_counts_as_cut_off(authority: Authority, flooding: ssl.SSLContext) -> None:
     """So acknowledgements before a flood do not allow the next connection at once."""
     sessions = GuardedSessions(allow=TARGETS, connections_max=2, tls=authority.trust)
-    generation = sessions.acquire(tls=True)
+    counted = sessions.acquire(tls=True)
     async with TlsFlood(flooding, b"", TLS_NOISE["tickets"]) as flood:
-        gateway = await generation.session.ws_connect(flood.url)
+        gateway = await counted.session.ws_connect(flood.url)
         protocol = gateway._conn.protocol  # type: ignore[union-attr]
         await gateway.receive()
-    sessions.release(generation)
+    sessions.release(counted)
     await sessions.aclose()
     assert isinstance(protocol, BoundedHead)
     assert protocol.gave_up
@@ -509,10 +509,10 @@ async def test_data_in_tiny_records_is_no_flood(authority: Authority, run: Calla
         server = await asyncio.start_server(script, "127.0.0.1", 0, ssl=context)
         port = server.sockets[0].getsockname()[1]
         sessions = GuardedSessions(allow=TARGETS, connections_max=2, tls=authority.trust)
-        generation = sessions.acquire(tls=True)
-        async with asyncio.timeout(60), generation.session.get(f"https://127.0.0.1:{port}/") as answer:
+        counted = sessions.acquire(tls=True)
+        async with asyncio.timeout(60), counted.session.get(f"https://127.0.0.1:{port}/") as answer:
             got = await answer.read()
-        sessions.release(generation)
+        sessions.release(counted)
         await sessions.aclose()
         server.close()
         return got
@@ -522,7 +522,7 @@ async def test_data_in_tiny_records_is_no_flood(authority: Authority, run: Calla
 
 def test_renegotiation_is_disabled(authority: Authority) -> None:
     """In TLS 1.2 servers could ask for it any number of times; certificates are verified as before."""
-    for context in (bounded(authority.trust), system_trust()):
+    for context in (with_bounded_tls(authority.trust), system_trust()):
         assert context.options & ssl.OP_NO_RENEGOTIATION
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert context.check_hostname
@@ -533,6 +533,6 @@ async def test_the_suite_notices_tls_without_a_bound(
     monkeypatch: pytest.MonkeyPatch, authority: Authority, flooding: ssl.SSLContext, kind: str, place: str
 ) -> None:
     """Mutant: the whole flood is read."""
-    mutate(monkeypatch, BoundedTls._feed, "self._barren_bytes > self._barren_bytes_max", "False")
+    mutate(monkeypatch, BoundedTls._feed, "self._dataless_bytes > self._dataless_bytes_max", "False")
     with pytest.raises(AssertionError):
         await test_tls_records_without_data_cut_the_connection(authority, flooding, kind, place)

@@ -60,7 +60,7 @@ def test_the_position_is_the_first_record_that_is_not_finished(offsets: set[int]
         left.remove(offset)
         progress.finish([numbers[offset]])
     assert progress.position == (max(offsets) + 1 if offsets else None)
-    assert (progress.open, progress.span) == (0, 0)
+    assert (len(progress._open), progress.span) == (0, 0)
 
 
 LOGS = st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=4)
@@ -80,12 +80,12 @@ def _check_a_log_that_begins_again(logs: list[set[int]], order: Random) -> None:
                 done = open_numbers.pop(order.randrange(len(open_numbers)))
                 progress.finish([done])
                 of_the_last.pop(done, None)
-            assert progress.open == len(open_numbers), "each record is one of its own, whatever its offset"
+            assert len(progress._open) == len(open_numbers), "each record is one of its own, whatever its offset"
             assert progress.position is not None
             assert progress.position <= min(of_the_last.values(), default=offset + 1), "passed an unfinished record"
             assert 0 <= progress.position <= offset + 1, "beyond what was read of this log"
     progress.finish(open_numbers)
-    assert (progress.position, progress.open, progress.span) == (max(logs[-1]) + 1, 0, 0)
+    assert (progress.position, len(progress._open), progress.span) == (max(logs[-1]) + 1, 0, 0)
 
 
 @given(LOGS, st.randoms(use_true_random=False))
@@ -109,9 +109,9 @@ def test_finished_records_after_an_open_one_take_no_memory() -> None:
     first = progress.read(0)
     for offset in range(1, 100_000):
         progress.finish([progress.read(offset)])
-    assert (progress.position, progress.open, progress.span) == (0, 1, 100_000)
+    assert (progress.position, len(progress._open), progress.span) == (0, 1, 100_000)
     progress.finish([first])
-    assert (progress.position, progress.open, progress.span) == (100_000, 0, 0)
+    assert (progress.position, len(progress._open), progress.span) == (100_000, 0, 0)
 
 
 def test_a_partners_bundles_are_taken_oldest_first_and_only_of_own_partitions() -> None:

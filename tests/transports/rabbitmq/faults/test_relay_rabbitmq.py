@@ -149,7 +149,7 @@ async def test_a_header_frame_has_the_size_that_the_connection_allows_and_no_mor
     try:
         small = Message("m", f"amqp:/{name}", b"{}", headers={"x": ""})
         assert await broker.publish(small) == Accepted()
-        route = await broker._publisher.channel("")
+        route = await broker._pool.channel("")
         assert isinstance(route, ExchangeChannel)
         room = route._channel.max_content_size - len(content_header(small))
         fits, over = (replace(small, headers={"x": "a" * size}) for size in (room, room + 1))

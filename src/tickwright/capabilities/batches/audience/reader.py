@@ -255,6 +255,7 @@ class RangeReader:
             self.result.problems.append({"client_id": shown, "problem": problem})
 
     def _take(self, row: Sequence[Any]) -> Action | None:
+        """Return the action of a selected row. A row without a key has the counts of a source that judged."""
         key, bad, *values = row
         if key is None:
             self._counted = tuple(map(int, bad.split()))

@@ -105,7 +105,7 @@ class AudienceSql:
             until = f'max({text} COLLATE "C")'
         elif kind == "text" and self._dialect == "duckdb":
             order, until = 'k COLLATE "C"', 'max(k COLLATE "C")'
-        return {"order": order, "until": until, "types": types, "key": self._place, "members": self._members}
+        return {"order": order, "until": until, "types": types, "place": self._place, "members": self._members}
 
     def range(self, kind: KeyKind, after: Any, until: Any) -> Statement:
         """Return the condition of a range, ``after`` excluded where it is not ``None`` and ``until`` included."""

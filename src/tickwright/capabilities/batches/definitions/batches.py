@@ -49,12 +49,12 @@ from tickwright.capabilities.batches.views import (
     VersionView,
 )
 from tickwright.domain.errors import Contended, Rejected
-from tickwright.domain.strict_json import shown
+from tickwright.domain.strict_json import quoted
 from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import filled, load
 
@@ -90,7 +90,7 @@ class Batches:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(limit)
+        limit = checked_limit(limit)
         listing = (self.kind.name, type, status, begins)
         after = "" if cursor is None else await self._cursors.read(cursor, str, *listing)
         rows = await fetch_page(
@@ -112,7 +112,7 @@ class Batches:
 
     async def versions(self, name: str, cursor: str | None = None, limit: int = LIMIT_DEFAULT) -> Page[VersionView]:
         """Return one page of versions, newest first; errors as :meth:`get`."""
-        limit = bounded(limit)
+        limit = checked_limit(limit)
         listing = ("batch_versions", self.kind.name, name)
         before = NEWEST_VERSION if cursor is None else await self._cursors.read(cursor, int, *listing)
         async with self._pool.acquire() as connection:
@@ -336,7 +336,7 @@ class Batches:
             near = get_close_matches(name, names, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             noun = self.kind.noun
-            raise Rejected(f"{noun}_not_found", f"there is no {noun} {shown(name)}{hint}", status=404)
+            raise Rejected(f"{noun}_not_found", f"there is no {noun} {quoted(name)}{hint}", status=404)
         return row
 
     async def _audit(self, connection: Connection, caller: Caller, action: str, name: str, **what: Any) -> None:

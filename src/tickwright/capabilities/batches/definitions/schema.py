@@ -360,7 +360,7 @@ def _first(value: Any) -> datetime:
         if not 1970 <= local.year < YEAR_MAX:
             raise Rejected("time_out_of_range", f"between 1970 and {YEAR_MAX - 1}")
         return local
-    return parse_instant(value, field="duration")
+    return parse_instant(value, field="duration")  # the prefix that read_fields removes from a message
 
 
 def _time_zone(value: Any) -> str:

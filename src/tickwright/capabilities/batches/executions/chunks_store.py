@@ -24,7 +24,7 @@ class ChunkKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionClaim:
+class BatchClaim:
     """What this process has claimed: before it, ``tries`` attempts failed, and ``lost`` sessions were lost with it."""
 
     run: Run
@@ -34,7 +34,7 @@ class ExecutionClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanClaim(ExecutionClaim):
+class PlanClaim(BatchClaim):
     """An execution, to be cut into chunks; or one that began and has them already."""
 
     is_to_be_planned: bool
@@ -46,7 +46,7 @@ class PlanClaim(ExecutionClaim):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkClaim(ExecutionClaim):
+class ChunkClaim(BatchClaim):
     """A chunk, and its value from the plan."""
 
     key: ChunkKey
@@ -85,19 +85,19 @@ class ChunksStore:
         return PlanClaim(_run(row, row["id"]), row["fence"], row["tries"], row["lost"], row["is_to_be_planned"])
 
     async def claim_chunk(
-        self, owner: int, served: Sequence[str], *, number: int = 0, but: Sequence[int] = ()
+        self, owner: int, served: Sequence[str], *, number: int = 0, excluding: Sequence[int] = ()
     ) -> ChunkClaim | None:
         """Claim one chunk of any batch but these; ``None`` where none may be claimed now."""
-        row = await self.pool.fetchrow(SQL["claim_chunk"], owner, [*served], number, [*but])
+        row = await self.pool.fetchrow(SQL["claim_chunk"], owner, [*served], number, [*excluding])
         if row is None:
             return None
         key = ChunkKey(row["execution_id"], row["number"])
         run, value = _run(row, key.execution_id), json.loads(row["value"])
         return ChunkClaim(run, row["fence"], row["tries"], row["lost"], key, value)
 
-    async def next_in_s(self, served: Sequence[str], *, but: Sequence[int] = ()) -> float | None:
-        """Return in how many seconds something may be claimed, no chunks of the batches ``but``; ``None``: never."""
-        found: float | None = await self.pool.fetchval(SQL["next_in"], [*served], [*but])
+    async def next_in_s(self, served: Sequence[str], *, excluding: Sequence[int] = ()) -> float | None:
+        """Return in how many seconds something may be claimed, ``None``: never. ``excluding`` are batches."""
+        found: float | None = await self.pool.fetchval(SQL["next_in"], [*served], [*excluding])
         return found
 
     async def end_plan(self, claim: PlanClaim, owner: int, chunks: Sequence[PlannedChunk]) -> bool:
@@ -107,7 +107,7 @@ class ChunksStore:
                 return False
             values = [json.dumps(chunk.value, ensure_ascii=False) for chunk in chunks]
             members = [chunk.members for chunk in chunks]
-            await connection.execute(SQL["put_chunks"], claim.key, 0, values, members)
+            await connection.execute(SQL["put_chunks"], claim.key, values, members)
             if await connection.fetchval(SQL["end_plan"], claim.key, len(chunks), sum(members)) == "FINISHED":
                 await report_end(connection, claim.run)
         return True
@@ -129,22 +129,22 @@ class ChunksStore:
         if await _wrote(self.pool, "release", claim, owner):
             await self.pool.execute(SQL["wake"])
 
-    async def owned(
+    async def confirm(
         self, owner: int, plans: Mapping[int, int], chunks: Mapping[ChunkKey, int]
     ) -> tuple[set[int], set[ChunkKey]]:
         """Return the plans and chunks, of those with these fences, that ``owner`` still has and that go on."""
         ids, numbers = [key.execution_id for key in chunks], [key.number for key in chunks]
-        rows = await self.pool.fetch(SQL["owned_chunks"], ids, numbers, [*chunks.values()], owner) if chunks else []
-        own = await self.pool.fetch(SQL["owned_plans"], [*plans], [*plans.values()], owner) if plans else []
+        rows = await self.pool.fetch(SQL["confirm_chunks"], ids, numbers, [*chunks.values()], owner) if chunks else []
+        own = await self.pool.fetch(SQL["confirm_plans"], [*plans], [*plans.values()], owner) if plans else []
         return {row["id"] for row in own}, {ChunkKey(*row) for row in rows}
 
-    async def release_strays(
+    async def release_unknown(
         self, connection: Connection, owner: int, plans: Mapping[int, int], chunks: Mapping[ChunkKey, int]
     ) -> int:
         """Release what ``owner`` has beside the claims with these fences: the answer to a claim was lost."""
         ids, numbers = [key.execution_id for key in chunks], [key.number for key in chunks]
-        returned = await connection.fetchval(SQL["release_stray_chunks"], owner, ids, numbers, [*chunks.values()])
-        returned += await connection.fetchval(SQL["release_stray_plans"], owner, [*plans], [*plans.values()])
+        returned = await connection.fetchval(SQL["release_unknown_chunks"], owner, ids, numbers, [*chunks.values()])
+        returned += await connection.fetchval(SQL["release_unknown_plans"], owner, [*plans], [*plans.values()])
         if returned:
             await connection.execute(SQL["wake"])
         return int(returned)

@@ -37,8 +37,8 @@ from tickwright.capabilities.batches.executions.chunks_store import (
 from tickwright.capabilities.batches.executions.work import ProcessWorks
 from tickwright.domain.errors import Contended, Rejected, failure_text, storable
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.claimed_work import UNAVAILABLE_S, ClaimedWork, Held, write_surely
-from tickwright.engine.tasks import ends_task, take_cancels_back
+from tickwright.engine.claimed_work import UNAVAILABLE_S, ClaimedWork, Held, write_end
+from tickwright.engine.tasks import is_final_cancel, take_cancels_back
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
 from tickwright.observe.metrics import Sample, Source
@@ -76,7 +76,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
     """
 
     name = "campaign-consumer"
-    owned = SQL["owned"]
+    owns_any_sql = SQL["owned"]
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         self._store, self._works, self._at_once = store, works, at_once
         self._attempts = Attempts(store, session, works, probe=probe)
 
-    async def _poll(self) -> float:
+    async def _claim_due(self) -> float:
         """Take what there is room for; return the seconds until the next try."""
         served = self._works.served()
         if not self._session.holds() or not served:
@@ -100,11 +100,11 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         poll_s = self._poll_s
         # Full, and nothing has ended since the last try: a batch that has nothing here may take one more.
         is_full = len(self._held) >= self._at_once
-        but = sorted({held.claim.run.batch_id for held in self._held.values()}) if is_full else []
+        excluding = sorted({held.claim.run.batch_id for held in self._held.values()}) if is_full else []
         try:
             while len(self._held) < self._at_once + is_full:
-                if not await self._take(served, but):
-                    next_s = await self._store.next_in_s(served, but=but)
+                if not await self._take(served, excluding):
+                    next_s = await self._store.next_in_s(served, excluding=excluding)
                     # due, and nothing could be taken: another consumer has the row locked
                     return poll_s if next_s is None else min(max(next_s, BUSY_S), poll_s)
         except UNAVAILABLE as error:
@@ -112,9 +112,9 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
             return UNAVAILABLE_S
         return poll_s if is_full else min(FULL_POLL_S, poll_s)  # a running chunk that ends wakes this loop
 
-    async def _take(self, served: Sequence[str], but: Sequence[int]) -> bool:
+    async def _take(self, served: Sequence[str], excluding: Sequence[int]) -> bool:
         async with self._gate.claiming() as (owner, number):
-            chunk = await self._store.claim_chunk(owner, served, number=number, but=but)
+            chunk = await self._store.claim_chunk(owner, served, number=number, excluding=excluding)
             if chunk is not None:
                 self._begin(chunk.key, Held(chunk, owner), self._attempts.chunk)
                 return True
@@ -128,15 +128,15 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
                 self._begin(plan.key, Held(plan, owner), self._attempts.plan)
             return True
 
-    async def _strays(self, connection: Connection, owner: int) -> int:
-        return await self._store.release_strays(connection, owner, *_fences(self._held))
+    async def _release_unknown(self, connection: Connection, owner: int) -> int:
+        return await self._store.release_unknown(connection, owner, *_fences(self._held))
 
     async def _release(self, held: Held[Any]) -> None:
         await self._store.release(held.claim, held.owner)
 
     async def _ours(self, held: Mapping[int | ChunkKey, Held[Any]]) -> Collection[int | ChunkKey]:
         plans, chunks = _fences(held)
-        own, kept = await self._store.owned(self._session.token, plans, chunks)
+        own, kept = await self._store.confirm(self._session.token, plans, chunks)
         return own | kept
 
 
@@ -196,7 +196,7 @@ class Attempts:
             outcome, end = "failed", partial(store.fail, claim, owner, why)
         else:
             outcome, end = "retried", partial(store.retry, claim, owner, why, after_s=RETRIES.ceiling_s(tries))
-        return outcome if await write_surely(self._session, held, end) else "late"
+        return outcome if await write_end(self._session, held, end) else "late"
 
 
 class ClaimedChunk:
@@ -272,7 +272,7 @@ def _check_lost(process: str, times: int) -> None:
 
 async def _failure(error: BaseException) -> Failure:
     """Return an error as the ledger keeps it; raise the cancellation that ends this task."""
-    if ends_task(error):
+    if is_final_cancel(error):
         raise error
     await take_cancels_back()
     code, text = failure_text(error, without_secrets)

@@ -31,7 +31,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation, Page, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import filled, load
 
@@ -80,7 +80,7 @@ class Executions:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(limit)
+        limit = checked_limit(limit)
         listing = ("executions", kind, name, *statuses)
         is_of_batch = name is not None
         before: Any = None if is_of_batch else NEWEST
@@ -124,7 +124,7 @@ class Executions:
         Raises:
             Rejected: ``execution_not_found`` (404), ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(limit)
+        limit = checked_limit(limit)
         listing = ("execution_actions", execution_id)
         async with self._pool.acquire() as connection:
             await _row(connection, execution_id)

@@ -14,7 +14,7 @@ from math import prod
 from tickwright.capabilities.batches.expressions.library import NOW, is_pattern, is_span, is_zone, read_instant
 from tickwright.capabilities.batches.expressions.problems import DEPTH_MAX, Problem, deep
 from tickwright.capabilities.batches.expressions.tree import Node, Tree
-from tickwright.domain.strict_json import shown
+from tickwright.domain.strict_json import quoted
 from tickwright.ports.batches import FieldType
 
 TEXT_CHARS_MAX = 4096
@@ -82,8 +82,8 @@ def is_field(node: Node) -> bool:
 
 
 _NAMES_CHARS_MAX = 500
-_COMPARED = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"})
-_OPERATORS = _COMPARED | {"_&&_", "_||_", "!_", "_?_:_", "_+_", "_-_", "_*_", "_/_", "_%_", "-_", "@in"}
+COMPARED = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"})
+_OPERATORS = COMPARED | {"_&&_", "_||_", "!_", "_?_:_", "_+_", "_-_", "_*_", "_/_", "_%_", "-_", "@in"}
 _OF_DAYS = {"getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear", "getMonth"}
 GETTERS = frozenset({"getHours", "getMinutes", "getSeconds", "getMilliseconds"} | _OF_DAYS)
 _MEMBERS = frozenset({"size", "startsWith", "endsWith", "contains", "matches"}) | GETTERS
@@ -153,7 +153,7 @@ def _check_field(node: Node, tree: Tree, fields: Mapping[str, FieldType]) -> Pro
     inner = next(part for part in node.walk() if part.kind != "field")
     if inner.kind == "loop":
         return _loop(tree.at(inner))
-    return Problem("unknown_field", tree.at(inner), f"{shown('.' + node.word)} is no field; fields are client.NAME")
+    return Problem("unknown_field", tree.at(inner), f"{quoted('.' + node.word)} is no field; fields are client.NAME")
 
 
 def _unknown(name: str, fields: Mapping[str, FieldType]) -> str:
@@ -162,7 +162,7 @@ def _unknown(name: str, fields: Mapping[str, FieldType]) -> str:
     near = [f"client.{field}" for field in get_close_matches(name.removeprefix("client.")[:60], fields, n=3)]
     names = ", ".join([*(f"client.{field}" for field in sorted(fields)), NOW])
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {names[:_NAMES_CHARS_MAX]}"
-    return f"{shown(name)[1:-1]} is unknown; {hint}"
+    return f"{quoted(name)[1:-1]} is unknown; {hint}"
 
 
 def _check_call(node: Node, tree: Tree) -> Problem | None:
@@ -170,7 +170,7 @@ def _check_call(node: Node, tree: Tree) -> Problem | None:
         return Problem("expression_not_allowed", tree.at(node), "indexes are not allowed; fields are client.NAME")
     if node.word not in (_MEMBERS if node.is_member else _GLOBALS | _OPERATORS):
         functions = ", ".join(sorted(_GLOBALS | _MEMBERS - GETTERS))
-        message = f"{shown(node.word)[1:-1]} is not allowed; there are {functions}, and get… of times"
+        message = f"{quoted(node.word)[1:-1]} is not allowed; there are {functions}, and get… of times"
         return Problem("expression_not_allowed", tree.at(node), message)
     if node.word == "matches" and len(node.parts) == 2:
         return _check_matches(node, tree)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tickwright.capabilities.batches.expressions import library
 from tickwright.capabilities.batches.expressions.allowed import (
+    COMPARED,
     GETTERS,
     JOINS_MAX,
     check_allowed,
@@ -59,7 +60,6 @@ def original(offset: int, patches: Sequence[Patch]) -> int:
 _BLANK = r"(?:\s|//[^\n]*\n)*"
 _NUMBER = re.compile(rf"(?:-{_BLANK})?(0[xX][0-9a-fA-F]+|[0-9]+)")
 _FIELD = re.compile(rf"client{_BLANK}\.{_BLANK}`?\w+`?")
-_COMPARED = frozenset(["_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"])
 _COMPUTED = frozenset(["_+_", "_-_", "_*_", "_/_"])
 _KEPT = frozenset(["_+_", "_-_", "_*_", "-_", "_?_:_"])
 _GIVES = {name: name for name in ("timestamp", "duration", "int", "double", "string")}
@@ -114,7 +114,7 @@ class _Reader:
         if node.word == "_?_:_":
             self.type_of(node.parts[0])
             return self._even(list(node.parts[1:]))
-        if node.word in _COMPARED:
+        if node.word in COMPARED:
             self._even(list(node.parts))
             return "bool"
         if node.word in _COMPUTED:

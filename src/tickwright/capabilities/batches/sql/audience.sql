@@ -15,7 +15,7 @@ SELECT * FROM {members} AS m LIMIT 0
 -- Where to cut: the last key of each range of :rows members, and the number of its members; equal keys are in one range. Index: one on the key gives the order.
 SELECT {until} AS until, count(*) AS members, {types}
   FROM (SELECT k, CASE WHEN k IS NOT NULL THEN place - place % :rows END AS piece
-          FROM (SELECT k, rank() OVER (ORDER BY {order} ASC NULLS LAST) - 1 AS place FROM (SELECT {key} AS k FROM {members} AS m) AS keys) AS placed) AS cut
+          FROM (SELECT k, rank() OVER (ORDER BY {order} ASC NULLS LAST) - 1 AS place FROM (SELECT {place} AS k FROM {members} AS m) AS keys) AS placed) AS cut
  GROUP BY piece ORDER BY piece ASC NULLS FIRST
 
 -- name: first_range
@@ -108,4 +108,4 @@ SELECT k, bad{outputs} FROM ({judged}) AS j WHERE bad IS NOT NULL AND k IS NOT N
 
 -- name: try_key
 -- Whether keys of this type have an order, a text and a greatest one; no row is read.
-SELECT {until} AS until, {types} FROM (SELECT k FROM (SELECT {key} AS k FROM {members} AS m) AS keys WHERE {order} > {order} LIMIT 0) AS cut
+SELECT {until} AS until, {types} FROM (SELECT k FROM (SELECT {place} AS k FROM {members} AS m) AS keys WHERE {order} > {order} LIMIT 0) AS cut

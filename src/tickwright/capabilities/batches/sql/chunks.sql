@@ -1,6 +1,6 @@
 -- name: claim_execution
 -- Claim one execution that is to be begun or cut into chunks, of what this process can do ($2): the oldest slot of its batch, while no other
--- one of it is at work. It gets the newest version of its batch, unless it had one already. One that has its chunks keeps no owner.
+-- one of it is at work. It gets the newest version of its batch, unless it had one already. One that has its chunks gets no owner.
 -- An execution that begins, also again after a retry, is due from now on: the time for which it waited for others is no delay.
 -- Nothing for a session that was lost, or refuses claims of the number $3. Index: executions_to_begin, executions_open, workers_pkey.
 WITH mine AS MATERIALIZED (
@@ -86,9 +86,9 @@ SELECT extract(epoch FROM min(found.at) - clock_timestamp())::float8
 SELECT id FROM tickwright.executions WHERE id = $1 AND owner = $2 AND fence = $3 AND status = 'IN_PROGRESS' FOR NO KEY UPDATE;
 
 -- name: put_chunks
--- The chunks of an execution from $2 on. After lock_plan. Index: execution_chunks_pkey.
+-- The chunks of an execution, numbered from 0. After lock_plan. Index: execution_chunks_pkey.
 INSERT INTO tickwright.execution_chunks (execution_id, number, value, members)
-SELECT $1, $2::integer + u.place - 1, u.value::jsonb, u.members FROM unnest($3::text[], $4::bigint[]) WITH ORDINALITY AS u (value, members, place);
+SELECT $1, u.place - 1, u.value::jsonb, u.members FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS u (value, members, place);
 
 -- name: end_plan
 -- The execution has its chunks; one without any is finished. After lock_plan. Index: executions_pkey.
@@ -159,18 +159,18 @@ UPDATE tickwright.executions e
   FROM ours WHERE e.id = ours.execution_id AND e.status = 'IN_PROGRESS' RETURNING e.id;
 
 -- name: release_chunk
--- Release it as if it had not been claimed: its claim is no redone chunk either. Fenced. Index: execution_chunks_pkey.
+-- Release it as if it had not been claimed: it counts neither as a try nor as lost. Fenced. Index: execution_chunks_pkey.
 UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL
  WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING number;
 
--- name: owned_chunks
+-- name: confirm_chunks
 -- Those of these chunks that $4 still has, of executions that go on. Index: execution_chunks_pkey, executions_pkey.
 SELECT c.execution_id, c.number
   FROM unnest($1::bigint[], $2::integer[], $3::bigint[]) AS u (execution_id, number, fence)
   JOIN tickwright.execution_chunks c ON c.execution_id = u.execution_id AND c.number = u.number AND c.fence = u.fence AND c.owner = $4
   JOIN tickwright.executions e ON e.id = c.execution_id AND e.status IN ('NEW', 'IN_PROGRESS', 'EXCEPTION_OCCURRED');
 
--- name: owned_plans
+-- name: confirm_plans
 -- Those of these executions that $3 still has, to be cut. Index: executions_pkey.
 SELECT e.id FROM unnest($1::bigint[], $2::bigint[]) AS u (id, fence)
   JOIN tickwright.executions e ON e.id = u.id AND e.fence = u.fence AND e.owner = $3 AND e.status = 'IN_PROGRESS';
@@ -183,7 +183,7 @@ UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL, lost = l
 -- The same for executions that were being cut. Index: executions_owner.
 UPDATE tickwright.executions SET owner = NULL, lost = lost + 1 WHERE owner = ANY ($1::bigint[]);
 
--- name: release_stray_chunks
+-- name: release_unknown_chunks
 -- Release the chunks of $1 that it does not know of: the answer to a claim was lost, so nothing was begun. Known is the chunk $3[i] of the
 -- execution $2[i] at the fence $4[i]. After refuse_claims. Index: execution_chunks_owner.
 WITH back AS (
@@ -195,7 +195,7 @@ WITH back AS (
 )
 SELECT count(*) FROM back;
 
--- name: release_stray_plans
+-- name: release_unknown_plans
 -- The same for executions that are to be cut; known is $2[i] at the fence $3[i]. Index: executions_owner.
 WITH back AS (
   UPDATE tickwright.executions e SET owner = NULL

@@ -21,22 +21,23 @@ from typing import Any, Protocol, TypeAlias
 import structlog
 
 from tickwright.capabilities.fanout.consumer.run_claims import ClaimLostError, ConsumerRunClaims
+from tickwright.capabilities.fanout.consumer.snapshot import ConsumerSnapshot
 from tickwright.capabilities.fanout.consumer.task_run import (
     CallResult,
-    ConsumerSnapshot,
     SlotUse,
     SlowShare,
     TaskRunner,
     timed_out_lately,
 )
 from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
-from tickwright.capabilities.fanout.messages import FutureVersionError, Task, read_task
+from tickwright.capabilities.fanout.messages import Task, read_task
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.message_versions import FutureVersionError
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
 from tickwright.observe.metrics import Sample
 from tickwright.partners.outcomes import Failed, Throttled
-from tickwright.ports.fanout import Begun, Ended, Run, RunStart
+from tickwright.ports.fanout import HeldRun, Run, RunClaim, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery, TaskQueue
@@ -94,9 +95,9 @@ def retry_delay(delays: int, soon_max: int = SOON_MAX) -> timedelta:
     return LATER if delays < LATER_MAX else MUCH_LATER
 
 
-def retry_within_window(why: str, by: timedelta, now_s: float, end_s: int, *, over: str) -> Disposition:
-    """Return a delay, or ``Ack(over)`` if it would end after the window: the next window has its own message."""
-    return RetryLater(why, by) if now_s + by.total_seconds() < end_s else Ack(over)
+def retry_within_window(why: str, by: timedelta, now_s: float, end_s: int, *, ack_as: str) -> Disposition:
+    """Return a delay, or ``Ack(ack_as)`` if it would end after the window: the next window has its own message."""
+    return RetryLater(why, by) if now_s + by.total_seconds() < end_s else Ack(ack_as)
 
 
 def retry_after_throttle(retry_after: timedelta, delays: int, now_s: float, end_s: int) -> Disposition:
@@ -104,10 +105,10 @@ def retry_after_throttle(retry_after: timedelta, delays: int, now_s: float, end_
 
     A task that is tried again exactly then would call first, be throttled again, and delay the partner's other tasks.
     """
-    longer = retry_within_window("throttled", retry_after + retry_delay(delays), now_s, end_s, over="given_up")
+    longer = retry_within_window("throttled", retry_after + retry_delay(delays), now_s, end_s, ack_as="given_up")
     if isinstance(longer, RetryLater):
         return longer
-    return retry_within_window("throttled", max(retry_after, SOON), now_s, end_s, over="given_up")
+    return retry_within_window("throttled", max(retry_after, SOON), now_s, end_s, ack_as="given_up")
 
 
 class FanoutConsumer(LoopService):
@@ -236,9 +237,9 @@ class FanoutConsumer(LoopService):
             _log.exception("fanout.attempt_broken", message_id=delivery.message_id, error=repr(error))
             dead = DeadLetter("unexpected", f"{type(error).__name__}; the consumer's log says where")
             disposition = _retry_or_dead_letter("unexpected", delivery, dead)
-        await self._carry_out(delivery, disposition)
+        await self._apply(delivery, disposition)
 
-    async def _carry_out(self, delivery: Delivery, disposition: Disposition) -> None:
+    async def _apply(self, delivery: Delivery, disposition: Disposition) -> None:
         match disposition:
             case Ack(why):
                 kept = await self._queue.ack(delivery)
@@ -289,7 +290,7 @@ class FanoutConsumer(LoopService):
         return DeadLetter(why, "no scheduler of this installation signed this task, so it was not run")
 
     def _drop(self, task: Task, why: str) -> Disposition:
-        self._claims.drop(task.task_type, task.window.start_s, why)
+        self._claims.count_dropped(task.task_type, task.window.start_s, why)
         return Ack(why)
 
     def _retry(self, task: Task, why: str, delivery: Delivery, *, at_least: timedelta = SOON) -> Disposition:
@@ -297,7 +298,7 @@ class FanoutConsumer(LoopService):
         now_s = self.snapshot.now_s or 0.0
         if now_s + by.total_seconds() >= task.window.end_s:
             by = SOON  # the last chance of a short window
-        disposition = retry_within_window(why, by, now_s, task.window.end_s, over="expired")
+        disposition = retry_within_window(why, by, now_s, task.window.end_s, ack_as="expired")
         if not isinstance(disposition, Ack):
             return disposition
         if why == "slow":
@@ -305,7 +306,7 @@ class FanoutConsumer(LoopService):
         return self._drop(task, "expired")
 
     async def _run(self, function: Handler, task: Task, delivery: Delivery, use: SlotUse) -> Disposition:
-        if not use.may_run():
+        if not use.try_take():
             return self._retry(task, "slow", delivery)
         run = Run(task.entity_code, task.task_type, task.window.start_s, self._at_once)
         try:
@@ -317,23 +318,23 @@ class FanoutConsumer(LoopService):
         if begun.start is RunStart.DONE:
             return self._drop(task, "superseded")
         try:
-            async with self._claims.held(Ended(run, begun)):
-                if not use.may_run(timed_out=timed_out_lately(begun.since_timeout_s, task.window.length_s)):
-                    await self._claims.end(Ended(run, begun, released=True))
+            async with self._claims.held(HeldRun(run, begun)):
+                if not use.try_take(timed_out=timed_out_lately(begun.since_timeout_s, task.window.length_s)):
+                    await self._claims.end(HeldRun(run, begun, released=True))
                     return self._retry(task, "slow", delivery)
                 called = await self._call(function, task, run, begun, use)
         except ClaimLostError:
             called = None
         return Release() if called is None else self._disposition(task, called, delivery)
 
-    async def _call(self, function: Handler, task: Task, run: Run, begun: Begun, use: SlotUse) -> CallResult | None:
+    async def _call(self, function: Handler, task: Task, run: Run, begun: RunClaim, use: SlotUse) -> CallResult | None:
         """Return the result of the call; ``None`` when it does not count and the message must be delivered again."""
         await self._probe.reached("fanout.begun", task=task.id, fence=begun.fence)
         called = await self._runner.run(function, task, begun, self.snapshot)
         if called.lasted_s is not None:
             use.ran(called.lasted_s, task.timeout_s)
         await self._probe.reached("fanout.called", task=task.id, fence=begun.fence)
-        if not await self._claims.end(Ended(run, begun, error=called.error, released=called.released)):
+        if not await self._claims.end(HeldRun(run, begun, error=called.error, released=called.released)):
             _log.warning("fanout.result_refused", task=task.id)
             return None
         await self._probe.reached("fanout.ended", task=task.id, fence=begun.fence)
@@ -343,7 +344,7 @@ class FanoutConsumer(LoopService):
         now_s, end_s = self.snapshot.now_s or 0.0, task.window.end_s
         match called.outcome:
             case Failed():
-                return retry_within_window("failed", retry_delay(delivery.delays), now_s, end_s, over="given_up")
+                return retry_within_window("failed", retry_delay(delivery.delays), now_s, end_s, ack_as="given_up")
             case Throttled(retry_after):
                 return retry_after_throttle(retry_after, delivery.delays, now_s, end_s)
             case None:
@@ -352,7 +353,7 @@ class FanoutConsumer(LoopService):
 
 
 def _retry_or_dead_letter(why: str, delivery: Delivery, dead: DeadLetter) -> Disposition:
-    """Return a delay, thirty times: the delayed copy starts a new count of deliveries."""
+    """Return a delay thirty times, then ``dead``: delays do not count against the limit of deliveries."""
     return RetryLater(why, LATER) if delivery.delays < DELAYS_MAX else dead
 
 

@@ -18,10 +18,10 @@ import structlog
 
 from tickwright.capabilities.fanout.store_access import StoreAvailability, short_connection
 from tickwright.domain.errors import Unavailable
-from tickwright.engine.batch_writer import CallBatcher
+from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate, Ticket
 from tickwright.engine.tasks import TaskGroup, end_task, is_set_within
-from tickwright.ports.fanout import TIMED_OUT, Begun, CarryingRunClaims, Ended, Run, RunStart, Success
+from tickwright.ports.fanout import TIMED_OUT, CarryingRunClaims, HeldRun, Run, RunClaim, RunStart, Success
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
@@ -72,23 +72,23 @@ class LedgerRunClaims:
         self._gate = (
             None
             if session is None
-            else ClaimGate(self._connection, session, "fanout", self._strays, owned=_SQL["owned"])
+            else ClaimGate(self._connection, session, "fanout", self._release_unknown, owns_any_sql=_SQL["owned"])
         )
 
-    async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+    async def begin(self, runs: Sequence[Run], owner: int) -> list[RunClaim]:
         """Claim each run, in one order for all processes, so that they cannot deadlock.
 
         A claim whose answer was lost is released before the next one (:mod:`engine.claim_gate`), so that it cannot
         block its own process.
         """
         async with self._beginning:
-            begun: dict[int, Begun] = {}
+            begun: dict[int, RunClaim] = {}
             for numbers in _batches(runs):
                 asked = [runs[number] for number in numbers]
                 begun.update(zip(numbers, await self._begin(asked, owner), strict=True))
         return [begun[number] for number in range(len(runs))]
 
-    async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
+    async def end(self, ended: Sequence[HeldRun], owner: int) -> list[bool]:
         """Write how runs ended and count them, in one statement. A repetition returns true again, and writes once."""
         ours: dict[int, bool] = {}
         for numbers in _batches([end.run for end in ended]):
@@ -97,10 +97,10 @@ class LedgerRunClaims:
             ours.update(zip(numbers, (row["ours"] for row in rows), strict=True))
         return [ours[number] for number in range(len(ended))]
 
-    async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+    async def renew(self, held: Sequence[HeldRun], owner: int) -> list[bool]:
         """Return which runs are still ours; their lease is the session's, which the session renews."""
         columns = [[end.run.entity_code for end in held], [end.run.task_type for end in held]]
-        rows = await self._fetch("renew", owner, *columns, [end.begun.fence for end in held])
+        rows = await self._fetch("renew", owner, *columns, [end.claim.fence for end in held])
         self._forget(owner, [end for end, row in zip(held, rows, strict=True) if not row["ours"]])
         return [row["ours"] for row in rows]
 
@@ -125,7 +125,7 @@ class LedgerRunClaims:
         """Release the runs of lost sessions; for the transaction that declares them lost."""
         await connection.execute(_SQL["reclaim"], list(tokens))
 
-    async def _begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+    async def _begin(self, runs: Sequence[Run], owner: int) -> list[RunClaim]:
         codes, types = [run.entity_code for run in runs], [run.task_type for run in runs]
         windows, at_once = [run.window_s for run in runs], [run.at_once for run in runs]
         claiming = nullcontext(Ticket(owner, 0)) if self._gate is None else self._gate.claiming()
@@ -136,18 +136,18 @@ class LedgerRunClaims:
             for run, row in zip(runs, rows, strict=True):
                 if row["fence"] is not None:
                     self._fences[owner, run.entity_code, run.task_type] = row["fence"]
-        return [_begun(row) for row in rows]
+        return [_claim(row) for row in rows]
 
-    def _forget(self, owner: int, runs: Sequence[Ended]) -> None:
+    def _forget(self, owner: int, runs: Sequence[HeldRun]) -> None:
         for end in runs:
             key = owner, end.run.entity_code, end.run.task_type
-            if self._fences.get(key) == end.begun.fence:
+            if self._fences.get(key) == end.claim.fence:
                 del self._fences[key]
 
-    async def _strays(self, connection: Connection, owner: int) -> int:
+    async def _release_unknown(self, connection: Connection, owner: int) -> int:
         self._fences = {key: fence for key, fence in self._fences.items() if key[0] == owner}
         codes, types = [key[1] for key in self._fences], [key[2] for key in self._fences]
-        return int(await connection.fetchval(_SQL["strays"], owner, codes, types, [*self._fences.values()]))
+        return int(await connection.fetchval(_SQL["release_unknown"], owner, codes, types, [*self._fences.values()]))
 
     async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
         async with self._connection() as connection:
@@ -172,19 +172,19 @@ def _batches(runs: Sequence[Run]) -> Iterator[list[int]]:
         left = left[len(seen) :]
 
 
-def _begun(row: Any) -> Begun:
+def _claim(row: Any) -> RunClaim:
     if row["fence"] is not None:
-        return Begun(RunStart.BEGUN, row["fence"], row["begun_s"], row["last_success_s"], row["since_timeout_s"])
-    return Begun(RunStart.DONE if row["done"] else RunStart.BUSY, 0, row["begun_s"], row["last_success_s"])
+        return RunClaim(RunStart.BEGUN, row["fence"], row["begun_s"], row["last_success_s"], row["since_timeout_s"])
+    return RunClaim(RunStart.DONE if row["done"] else RunStart.BUSY, 0, row["begun_s"], row["last_success_s"])
 
 
-def _ended_columns(ended: Sequence[Ended]) -> list[list[Any]]:
+def _ended_columns(ended: Sequence[HeldRun]) -> list[list[Any]]:
     return [
         [end.run.entity_code for end in ended],
         [end.run.task_type for end in ended],
-        [end.begun.fence for end in ended],
+        [end.claim.fence for end in ended],
         [end.run.window_s for end in ended],
-        [end.begun.begun_s for end in ended],
+        [end.claim.begun_s for end in ended],
         [None if end.error is None else _UNWRITABLE.sub("�", end.error)[:ERROR_CHARS_MAX] for end in ended],
         [end.released for end in ended],
     ]
@@ -194,8 +194,8 @@ class _Claims(NamedTuple):
     """The claims of a running task, under the owner that it began with; the session may have a new token by now."""
 
     owner: int
-    redis: Begun | None
-    ledger: Begun | None
+    redis: RunClaim | None
+    ledger: RunClaim | None
 
 
 class TwoStoreRunClaims:
@@ -214,11 +214,11 @@ class TwoStoreRunClaims:
         self._redis_availability = StoreAvailability("fanout.runs_redis")
         self._ledger_availability = StoreAvailability("fanout.runs_ledger", retry_s=LEDGER_RETRY_S)
         self._claims: dict[_Key, _Claims] = {}
-        self._unwritten: dict[_Key, tuple[Ended, _Claims]] = {}
+        self._unwritten: dict[_Key, tuple[HeldRun, _Claims]] = {}
 
     # ------------------------------------------------------------------ begin
 
-    async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+    async def begin(self, runs: Sequence[Run], owner: int) -> list[RunClaim]:
         """Claim in Redis, then in the ledger what Redis granted; release in Redis what the ledger refuses."""
         in_redis = await self._begin_redis(runs, owner)
         wanted = [n for n in range(len(runs)) if in_redis is None or in_redis[n].start is RunStart.BEGUN]
@@ -231,14 +231,14 @@ class TwoStoreRunClaims:
             if answer.start is RunStart.BEGUN:
                 self._claims[_key(run, answer)] = _Claims(owner, redis_begun, ledger_begun)
             elif redis_begun is not None and redis_begun.start is RunStart.BEGUN:
-                refused.append(Ended(run, redis_begun, released=True))
+                refused.append(HeldRun(run, redis_begun, released=True))
             answers.append(answer)
         if refused and self._redis is not None:
             with suppress(Unavailable):  # else the claims expire
                 await self._redis_availability.watch(self._redis.end(refused, owner))
         return answers
 
-    async def _begin_redis(self, runs: Sequence[Run], owner: int) -> list[Begun] | None:
+    async def _begin_redis(self, runs: Sequence[Run], owner: int) -> list[RunClaim] | None:
         if self._redis is None or not self._redis_availability.should_try():
             return None
         try:
@@ -246,7 +246,7 @@ class TwoStoreRunClaims:
         except Unavailable:
             return None
 
-    async def _begin_ledger(self, runs: Sequence[Run], owner: int, *, alone: bool) -> list[Begun] | None:
+    async def _begin_ledger(self, runs: Sequence[Run], owner: int, *, alone: bool) -> list[RunClaim] | None:
         if not runs:
             return []
         if not alone and not self._ledger_availability.should_try():
@@ -261,76 +261,79 @@ class TwoStoreRunClaims:
 
     # ------------------------------------------------------------------ end and renew
 
-    async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
+    async def end(self, ended: Sequence[HeldRun], owner: int) -> list[bool]:
         """Write how runs ended: in the ledger, or in Redis to be carried over, or in memory until a store answers.
 
         So it does not raise ``Unavailable``.
         """
         claims = [self._claims_of(end, owner) for end in ended]
         for end in ended:
-            self._claims.pop(_key(end.run, end.begun), None)
-        ledger = await self._query_ledger(self.ledger.end, ended, claims)
-        redis = await self._query_redis(
+            self._claims.pop(_key(end.run, end.claim), None)
+        ledger = await self._apply_to_ledger(self.ledger.end, ended, claims)
+        redis = await self._apply_to_redis(
             lambda redis, group, part: redis.end(part, group[0], carry=group[1]), ended, claims, ledger
         )
         if lost := [end for n, end in enumerate(ended) if ledger.get(n) is False and redis.get(n) and _succeeded(end)]:
             with suppress(Unavailable):  # before the next runs succeed; else ``carry`` does it
                 await self._ledger_availability.watch(self.ledger.carry_over([_success(end) for end in lost]))
-        return [self._is_ours(end, claims[n], ledger.get(n), redis.get(n)) for n, end in enumerate(ended)]
+        return [self._note_end(end, claims[n], ledger.get(n), redis.get(n)) for n, end in enumerate(ended)]
 
-    async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+    async def renew(self, held: Sequence[HeldRun], owner: int) -> list[bool]:
         """Renew the claims of running tasks; one is lost if a store reports that and the other does not contradict."""
         claims = [self._claims_of(end, owner) for end in held]
         ledger, redis = await asyncio.gather(
-            self._query_ledger(self.ledger.renew, held, claims),
-            self._query_redis(lambda redis, group, part: redis.renew(part, group[0]), held, claims, {}),
+            self._apply_to_ledger(self.ledger.renew, held, claims),
+            self._apply_to_redis(lambda redis, group, part: redis.renew(part, group[0]), held, claims, {}),
         )
         if held and not ledger and not redis:
             raise Unavailable("claims_unavailable", "neither the database nor Redis answers which runs are ours")
         ours = [ledger.get(n, False) or redis.get(n, n not in ledger) for n in range(len(held))]
         for end, kept in zip(held, ours, strict=True):
             if not kept:
-                self._claims.pop(_key(end.run, end.begun), None)  # it may never be ended
+                self._claims.pop(_key(end.run, end.claim), None)  # it may never be ended
         return ours
 
-    def _claims_of(self, end: Ended, owner: int) -> _Claims:
+    def _claims_of(self, end: HeldRun, owner: int) -> _Claims:
         """Return a run's claims. For a run that is unknown here, such as a repeated end, the stores decide."""
-        unknown = _Claims(owner, None if self._redis is None else end.begun, end.begun)
-        return self._claims.get(_key(end.run, end.begun), unknown)
+        unknown = _Claims(owner, None if self._redis is None else end.claim, end.claim)
+        return self._claims.get(_key(end.run, end.claim), unknown)
 
-    async def _query_ledger(
+    async def _apply_to_ledger(
         self,
-        call: Callable[[Sequence[Ended], int], Awaitable[list[bool]]],
-        runs: Sequence[Ended],
+        call: Callable[[Sequence[HeldRun], int], Awaitable[list[bool]]],
+        runs: Sequence[HeldRun],
         claims: Sequence[_Claims],
     ) -> Mapping[int, bool]:
-        groups: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
+        groups: dict[int, list[tuple[int, HeldRun]]] = defaultdict(list)
         for n, (run, claim) in enumerate(zip(runs, claims, strict=True)):
             if claim.ledger is not None:
-                groups[claim.owner].append((n, run._replace(begun=claim.ledger)))
-        return await _query_groups(groups, self._ledger_availability, lambda owner, part: call(part, owner))
+                groups[claim.owner].append((n, run._replace(claim=claim.ledger)))
+        return await _apply_to_groups(groups, self._ledger_availability, lambda owner, part: call(part, owner))
 
-    async def _query_redis(
+    async def _apply_to_redis(
         self,
-        call: Callable[[CarryingRunClaims, tuple[int, bool], Sequence[Ended]], Awaitable[list[bool]]],
-        runs: Sequence[Ended],
+        call: Callable[[CarryingRunClaims, tuple[int, bool], Sequence[HeldRun]], Awaitable[list[bool]]],
+        runs: Sequence[HeldRun],
         claims: Sequence[_Claims],
         ledger: Mapping[int, bool],
     ) -> Mapping[int, bool]:
-        """Ask about the runs of each owner, those that the ledger does not have apart: ``call`` gets both."""
+        """Call it with the runs of each owner, separately for those that the ledger does not have."""
         if (redis := self._redis) is None:
             return {}
-        groups: dict[tuple[int, bool], list[tuple[int, Ended]]] = defaultdict(list)
+        groups: dict[tuple[int, bool], list[tuple[int, HeldRun]]] = defaultdict(list)
         for n, (run, claim) in enumerate(zip(runs, claims, strict=True)):
             if claim.redis is not None:
-                begun = claim.redis._replace(begun_s=run.begun.begun_s)
-                groups[claim.owner, not ledger.get(n)].append((n, run._replace(begun=begun)))
-        return await _query_groups(groups, self._redis_availability, lambda group, part: call(redis, group, part))
+                claim_in_redis = claim.redis._replace(begun_s=run.claim.begun_s)
+                groups[claim.owner, not ledger.get(n)].append((n, run._replace(claim=claim_in_redis)))
+        return await _apply_to_groups(groups, self._redis_availability, lambda group, part: call(redis, group, part))
 
-    def _is_ours(self, end: Ended, claims: _Claims, ledger: bool | None, redis: bool | None) -> bool:
-        """Return whether the run was ours; Redis proves it when the session was lost without the ledger."""
+    def _note_end(self, end: HeldRun, claims: _Claims, ledger: bool | None, redis: bool | None) -> bool:
+        """Keep an end that no store accepted, and return whether the run was ours.
+
+        Redis proves it when the session was lost without the ledger.
+        """
         if ledger is None and (claims.ledger is not None or (redis is None and _succeeded(end))):
-            self._unwritten[_key(end.run, end.begun)] = end, claims
+            self._unwritten[_key(end.run, end.claim)] = end, claims
         if ledger or redis:
             return True
         return ledger is None and (claims.ledger is not None or redis is None)
@@ -361,10 +364,10 @@ class TwoStoreRunClaims:
         if not self._unwritten:
             return
         unwritten = dict(self._unwritten)
-        groups: dict[int, list[Ended]] = defaultdict(list)
+        groups: dict[int, list[HeldRun]] = defaultdict(list)
         for end, claims in unwritten.values():
             if claims.ledger is not None:
-                groups[claims.owner].append(end._replace(begun=claims.ledger))
+                groups[claims.owner].append(end._replace(claim=claims.ledger))
         unclaimed = [end for end, claims in unwritten.values() if claims.ledger is None]
         for owner, part in groups.items():
             ours = await self._ledger_availability.watch(self.ledger.end(part, owner))
@@ -374,40 +377,40 @@ class TwoStoreRunClaims:
             self._unwritten.pop(key, None)
 
 
-async def _query_groups(
-    groups: Mapping[G, Sequence[tuple[int, Ended]]],
+async def _apply_to_groups(
+    groups: Mapping[G, Sequence[tuple[int, HeldRun]]],
     availability: StoreAvailability,
-    question: Callable[[G, Sequence[Ended]], Awaitable[list[bool]]],
+    call: Callable[[G, Sequence[HeldRun]], Awaitable[list[bool]]],
 ) -> Mapping[int, bool]:
-    """Return the answers by number; none for a group that the store did not answer."""
+    """Call it with each group, and return the answers by number; none for a group that the store did not answer."""
     answers: dict[int, bool] = {}
     for group, numbered in groups.items():
         if not availability.should_try():
             break
         try:
-            found = await availability.watch(question(group, [run for _, run in numbered]))
+            found = await availability.watch(call(group, [run for _, run in numbered]))
         except Unavailable:
             break
         answers.update(zip((n for n, _ in numbered), found, strict=True))
     return answers
 
 
-def _decided(begun: Sequence[Begun]) -> Begun:
+def _decided(claims: Sequence[RunClaim]) -> RunClaim:
     """Return the answer of the first store, with the newest last success of all."""
-    successes = [claim.last_success_s for claim in begun if claim.last_success_s is not None]
-    return begun[0]._replace(last_success_s=max(successes, default=None))
+    successes = [claim.last_success_s for claim in claims if claim.last_success_s is not None]
+    return claims[0]._replace(last_success_s=max(successes, default=None))
 
 
-def _key(run: Run, begun: Begun) -> _Key:
-    return run.entity_code, run.task_type, begun.fence
+def _key(run: Run, claim: RunClaim) -> _Key:
+    return run.entity_code, run.task_type, claim.fence
 
 
-def _succeeded(end: Ended) -> bool:
+def _succeeded(end: HeldRun) -> bool:
     return end.error is None and not end.released
 
 
-def _success(end: Ended) -> Success:
-    return Success(end.run.entity_code, end.run.task_type, end.run.window_s, end.begun.begun_s)
+def _success(end: HeldRun) -> Success:
+    return Success(end.run.entity_code, end.run.task_type, end.run.window_s, end.claim.begun_s)
 
 
 class ClaimLostError(Exception):
@@ -415,8 +418,8 @@ class ClaimLostError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _HeldRun:
-    ended: Ended
+class _RunningCall:
+    ended: HeldRun
     task: "asyncio.Task[None]"
     lost: bool = False
     ending: bool = False
@@ -434,9 +437,9 @@ class ConsumerRunClaims:
 
     def __init__(self, claims: TwoStoreRunClaims, session: Session) -> None:
         self._claims, self._session = claims, session
-        self._begins = CallBatcher[Run, Begun](lambda runs: claims.begin(runs, self._owner()))
-        self._ends = CallBatcher[Ended, bool](lambda ended: claims.end(ended, self._owner()))
-        self._held: set[_HeldRun] = set()
+        self._begins = CallBatcher[Run, RunClaim](lambda runs: claims.begin(runs, self._owner()))
+        self._ends = CallBatcher[HeldRun, bool](lambda ended: claims.end(ended, self._owner()))
+        self._held: set[_RunningCall] = set()
         self._dropped: Counter[tuple[str, int, str]] = Counter()
         self._renew_now = asyncio.Event()
         self.ticked_s: float | None = None
@@ -444,7 +447,7 @@ class ConsumerRunClaims:
 
     # ------------------------------------------------------------------ one claim
 
-    async def begin(self, run: Run) -> Begun:
+    async def begin(self, run: Run) -> RunClaim:
         """Claim a run. A claim that is granted after the caller was cancelled is released.
 
         Raises:
@@ -457,11 +460,11 @@ class ConsumerRunClaims:
             with suppress(Unavailable):
                 begun = await asking
                 if begun.start is RunStart.BEGUN:
-                    await self.end(Ended(run, begun, released=True))
+                    await self.end(HeldRun(run, begun, released=True))
             raise
 
     @asynccontextmanager
-    async def held(self, ended: Ended) -> AsyncIterator[None]:
+    async def held(self, ended: HeldRun) -> AsyncIterator[None]:
         """Hold a claim while the body runs.
 
         A body that is cancelled from outside counts as not begun. One that is cancelled because its claim is lost
@@ -470,7 +473,7 @@ class ConsumerRunClaims:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a claim is held by a task")
-        held = _HeldRun(ended, task)
+        held = _RunningCall(ended, task)
         self._held.add(held)
         try:
             yield
@@ -486,13 +489,13 @@ class ConsumerRunClaims:
         finally:
             self._held.discard(held)
 
-    async def end(self, ended: Ended) -> bool:
+    async def end(self, ended: HeldRun) -> bool:
         """Write how a run ended, or keep it until a store answers; false if the claim was lost."""
         for held in self._held:
-            held.ending = held.ending or (held.ended.run, held.ended.begun) == (ended.run, ended.begun)
+            held.ending = held.ending or (held.ended.run, held.ended.claim) == (ended.run, ended.claim)
         return await self._ends(ended)
 
-    def drop(self, task_type: str, window_s: int, why: str) -> None:
+    def count_dropped(self, task_type: str, window_s: int, why: str) -> None:
         """Count a dropped message, ``superseded`` or ``expired``; counts are written together."""
         self._dropped[task_type, window_s, why] += 1
 

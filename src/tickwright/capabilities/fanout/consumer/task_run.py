@@ -2,63 +2,26 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import structlog
 
+from tickwright.capabilities.fanout.consumer.snapshot import ConsumerSnapshot
 from tickwright.capabilities.fanout.handlers import EntityTask, Handler
-from tickwright.capabilities.fanout.messages import NO_KEYS, MessageKeys, Task, read_keys
-from tickwright.domain.dbclock import DbClock
+from tickwright.capabilities.fanout.messages import Task
 from tickwright.domain.secrets import Destination, ResolvedSecrets, Secrets, SecretsFor
-from tickwright.engine.tasks import ends_task, take_cancels_back
+from tickwright.engine.tasks import is_final_cancel, take_cancels_back
 from tickwright.partners.contract import PartnerContract
 from tickwright.partners.outcomes import Answered, Failed, Throttled, raised, returned
 from tickwright.partners.permits import Permit
-from tickwright.ports.fanout import TIMED_OUT, Begun
+from tickwright.ports.fanout import TIMED_OUT, RunClaim
 from tickwright.ports.ids import monotonic
-from tickwright.store.pool import UNAVAILABLE, Pool
-from tickwright.store.queries import load
 
-_SQL = load("tickwright.capabilities.fanout.sql", "snapshot.sql")
 _log = structlog.get_logger("tickwright.fanout")
-
-
-@dataclass(slots=True)
-class ConsumerSnapshot:
-    """A consumer's facts from the database: read every few seconds, kept while the database is unavailable.
-
-    Attributes:
-        modules: ``None`` before the first reading.
-    """
-
-    clock: DbClock = field(default_factory=DbClock)
-    modules: frozenset[str] | None = None
-    partners: Mapping[str, int] = field(default_factory=dict)
-    keys: MessageKeys = NO_KEYS
-
-    @property
-    def now_s(self) -> float | None:
-        """A time that the database's clock has reached, if known."""
-        return self.clock.now(monotonic()) if self.clock.known else None
-
-    async def read(self, pool: Pool) -> bool:
-        """Read it again; return false if the database is unavailable."""
-        try:
-            row = await pool.fetchrow(_SQL["snapshot"])
-            self.keys = await read_keys(pool)
-        except UNAVAILABLE as error:
-            _log.warning("fanout.snapshot_not_read", error=repr(error))
-            return False
-        if self.clock.sample(row["now_s"], monotonic()):
-            _log.warning("fanout.db_clock_jump", now_s=row["now_s"])
-        self.modules = frozenset(row["modules"])
-        self.partners = dict(zip(row["partners"], row["numbers"], strict=True))
-        return True
-
 
 PERMIT_S = 1.0
 WAITING_SHARE = 4
@@ -98,7 +61,7 @@ class TaskRunner:
         self._waiting_max = max(1, slots // WAITING_SHARE)
         self._waiting: Counter[str] = Counter()
 
-    async def run(self, function: Handler, task: Task, begun: Begun, snapshot: ConsumerSnapshot) -> CallResult:
+    async def run(self, function: Handler, task: Task, begun: RunClaim, snapshot: ConsumerSnapshot) -> CallResult:
         """Call ``function`` within its partner's limits; without the partner in the snapshot no call is made."""
         if task.partner is None:
             return await self._timed_call(function, task, begun)
@@ -127,12 +90,12 @@ class TaskRunner:
         finally:
             self._waiting[partner] -= 1
 
-    async def _timed_call(self, function: Handler, task: Task, begun: Begun) -> CallResult:
+    async def _timed_call(self, function: Handler, task: Task, begun: RunClaim) -> CallResult:
         begun_s = monotonic()
         outcome = await self._call(function, task, begun)
         return CallResult(outcome, monotonic() - begun_s)
 
-    async def _call(self, function: Handler, task: Task, begun: Begun) -> Outcome:
+    async def _call(self, function: Handler, task: Task, begun: RunClaim) -> Outcome:
         """Call it. Secrets that the function was given are masked in a failure's text, which is stored and logged."""
         secrets = ResolvedSecrets(self._secrets(()))
 
@@ -146,7 +109,7 @@ class TaskRunner:
         except TimeoutError as error:
             return Failed(TIMED_OUT) if limit.expired() else _raised(task, error, secrets)
         except BaseException as error:  # any exception of the user's function is a failed run
-            if ends_task(error):
+            if is_final_cancel(error):
                 raise
             return _raised(task, error, secrets)
         finally:
@@ -160,7 +123,7 @@ def _raised(task: Task, error: BaseException, secrets: ResolvedSecrets) -> Faile
     return failed
 
 
-def _entity_task(task: Task, begun: Begun, secrets: SecretsFor) -> EntityTask:
+def _entity_task(task: Task, begun: RunClaim, secrets: SecretsFor) -> EntityTask:
     last_s = task.last_success_s if begun.last_success_s is None else begun.last_success_s
     return EntityTask(
         id=task.id,
@@ -196,12 +159,12 @@ def timed_out_lately(since_timeout_s: float | None, window_s: int) -> bool:
 class SlotUse:
     """One message's use of a slot."""
 
-    __slots__ = ("_key", "_share", "is_slow")
+    __slots__ = ("_key", "_share", "holds_slow_slot")
 
     def __init__(self, share: "SlowShare", key: Key) -> None:
-        self._share, self._key, self.is_slow = share, key, False
+        self._share, self._key, self.holds_slow_slot = share, key, False
 
-    def may_run(self, *, timed_out: bool = False) -> bool:
+    def try_take(self, *, timed_out: bool = False) -> bool:
         """Return whether its entity may run now; a slow one takes a slow slot, and may not run when all are taken.
 
         Args:
@@ -209,10 +172,10 @@ class SlotUse:
         """
         if timed_out:
             self._share.mark_timed_out(self._key)
-        if not self.is_slow and self._share.is_slow(self._key):
-            self.is_slow = self._share.running < self._share.most
-            self._share.running += self.is_slow
-            return self.is_slow
+        if not self.holds_slow_slot and self._share.is_slow(self._key):
+            self.holds_slow_slot = self._share.running < self._share.most
+            self._share.running += self.holds_slow_slot
+            return self.holds_slow_slot
         return True
 
     def ran(self, lasted_s: float, timeout_s: float) -> None:
@@ -247,7 +210,7 @@ class SlowShare:
         try:
             yield use
         finally:
-            self.running -= use.is_slow
+            self.running -= use.holds_slow_slot
 
     def note(self, key: Key, *, is_slow: bool) -> None:
         """Note a run. Only the newest slow entities are kept; a dropped one is noted again at its next slow run."""

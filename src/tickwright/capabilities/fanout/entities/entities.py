@@ -31,12 +31,12 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult, csv_reader
 from tickwright.domain.time_texts import format_duration, instant_text, wait_text
 from tickwright.engine.bulk_import import BatchedImport
-from tickwright.partners.settings import reasons_not_called
+from tickwright.partners.state import reasons_not_called
 from tickwright.ports.caller import Caller
 from tickwright.ports.fanout import TIMED_OUT
 from tickwright.ports.views import Page, Reason, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -236,7 +236,7 @@ class Entities:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit, module = bounded(query.limit), None if query.module is None else query.module.strip().upper()
+        limit, module = checked_limit(query.limit), None if query.module is None else query.module.strip().upper()
         listing = ("entities", module, query.enabled, query.q)
         after = "" if query.cursor is None else await self._cursors.read(query.cursor, str, *listing)
         rows = await fetch_page(

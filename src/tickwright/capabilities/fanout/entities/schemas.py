@@ -238,7 +238,7 @@ def check_modules(given: str | list[str]) -> tuple[str, ...]:
     names = parse_modules(given if isinstance(given, str) else ",".join(given))
     bad = next((name for name in names if not MODULE_NAME.fullmatch(name)), None)
     if bad is not None:
-        problem = f"{strict_json.shown(bad)} is no name of a module; such as LOCATIONS,TARIFFS"
+        problem = f"{strict_json.quoted(bad)} is no name of a module; such as LOCATIONS,TARIFFS"
     elif len(names) > MODULES_MAX or len(",".join(names)) > MODULES_BYTES_MAX:
         problem = f"at most {MODULES_MAX} names, {MODULES_BYTES_MAX} characters in all"
     else:

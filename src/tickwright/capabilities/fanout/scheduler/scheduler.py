@@ -16,15 +16,8 @@ from zlib import crc32
 
 import structlog
 
-from tickwright.capabilities.fanout.scheduler.publisher import (
-    CHUNKS_AT_ONCE,
-    EMPTY,
-    EntityLists,
-    EntityOutcome,
-    ModuleList,
-    Publisher,
-    read_lists,
-)
+from tickwright.capabilities.fanout.scheduler.lists import EMPTY, EntityLists, ModuleList, read_lists
+from tickwright.capabilities.fanout.scheduler.publisher import CHUNKS_AT_ONCE, EntityOutcome, Publisher
 from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import TickwrightError
@@ -69,7 +62,6 @@ class ModuleLoop:
         self._publisher, self._clock, self._read, self._shift = publisher, clock, read, shift
         self.window: Window | None = None
         self.settled: set[str] = set()
-        self.missed = 0
         self._order: list[str] = []
         self._ordered: Mapping[str, object] | None = None
         self._ordered_window: Window | None = None
@@ -96,7 +88,7 @@ class ModuleLoop:
 
     def _note_missed(self, window: Window, left: Sequence[str]) -> None:
         if left:
-            self.missed += len(left)
+            self._publisher.counts["missed"] += len(left)
             _log.warning("fanout.window_missed", module=self.name, window_s=window.start_s, entities=len(left))
 
     def _left(self, module: ModuleList) -> list[str]:
@@ -197,7 +189,7 @@ class FanoutScheduler(LoopService):
     @property
     def counts(self) -> Counter[str]:
         """Messages by result; ``missed`` counts entities of windows that are over."""
-        return self._publisher.counts + Counter(missed=sum(loop.missed for loop in self._loops.values()))
+        return self._publisher.counts
 
     @property
     def settled(self) -> int:

@@ -94,10 +94,10 @@ SELECT c.fence IS NOT NULL AS ours
     ON c.entity_code = u.entity_code AND c.task_type = u.task_type AND c.fence = u.fence AND c.owner = $1
  ORDER BY u.n;
 
--- name: strays
+-- name: release_unknown
 -- Release claims of the session $1 that its process does not know because the answer was lost, and end their fences. It knows the run of
 -- entity $2[i] and task type $3[i] at the fence $4[i]. Runs after refuse_claims. Index: fanout_cursors_owner.
-WITH stray AS MATERIALIZED (
+WITH unknown AS MATERIALIZED (
   SELECT c.entity_code, c.task_type FROM tickwright.fanout_cursors c
    WHERE c.owner = $1
      AND NOT EXISTS (SELECT FROM unnest($2::text[], $3::text[], $4::bigint[]) AS k (entity_code, task_type, fence)
@@ -106,7 +106,7 @@ WITH stray AS MATERIALIZED (
 ), back AS (
   UPDATE tickwright.fanout_cursors c
      SET owner = NULL, fence = c.fence + 1, running_window_at = NULL, running_since = NULL
-    FROM stray s WHERE c.entity_code = s.entity_code AND c.task_type = s.task_type AND c.owner = $1
+    FROM unknown u WHERE c.entity_code = u.entity_code AND c.task_type = u.task_type AND c.owner = $1
   RETURNING 1
 )
 SELECT count(*) FROM back;

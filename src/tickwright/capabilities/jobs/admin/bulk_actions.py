@@ -8,38 +8,33 @@ instant of the first call, so that a shift moves no job twice. A call without it
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from datetime import datetime, timedelta
+from typing import Any
 
 import asyncpg
 
+from tickwright.capabilities.jobs.admin.dead_letters import revive
 from tickwright.capabilities.jobs.admin.search import (
     COUNT_MAX,
     MANY_MAX,
+    QUERIES,
     SEARCHES,
     JobFilter,
     JobQuery,
     JobSearch,
-    RevivedRows,
-    cancel,
-    revive,
     with_ids,
 )
-from tickwright.capabilities.jobs.admin.views import BulkAction, DeadLetter, Requeued
+from tickwright.capabilities.jobs.admin.views import BulkAction, Requeued
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain.errors import Rejected
-from tickwright.domain.masking import masked_document
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import monotonic
-from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
+from tickwright.store.paging import Cursors
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load
 
 SEARCH_S = 5.0
 SHIFT_MAX = timedelta(days=3660)
-IDS_IN_AUDIT_MAX = 1000
 TIME_RULE = "scheduled_tasks_execute_at"
 
 
@@ -204,8 +199,15 @@ class JobBulkActions:
 def refused(error: asyncpg.CheckViolationError) -> Rejected:
     """Return the error for the constraint of the table that a moved job would break."""
     if error.constraint_name == TIME_RULE:
-        return Rejected("time_out_of_range", "a job would be due before 1970 or after 9998; none was moved")
-    return Rejected("job_unfit", f"a job breaks a rule that is younger than it ({error}); none was moved", status=409)
+        return Rejected("time_out_of_range", "a job would be due before 1970 or after 9998; nothing was moved")
+    return Rejected(
+        "job_unfit", f"a job breaks a rule that is younger than it ({error}); nothing was moved", status=409
+    )
+
+
+async def cancel(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str]]:
+    """Cancel locked live jobs; return ``(id, status after)``."""
+    return [(row[0], row[1]) for row in await connection.fetch(QUERIES["cancel"], list(ids))]
 
 
 async def _lock(connection: Connection, query: JobQuery, ids: list[int]) -> list[int]:
@@ -215,102 +217,5 @@ async def _lock(connection: Connection, query: JobQuery, ids: list[int]) -> list
 
 async def _audit(connection: Connection, call: BulkCall, action: str, ids: Sequence[int], **more: Any) -> None:
     if ids:
-        after = {"count": len(ids), "ids": list(ids[:IDS_IN_AUDIT_MAX]), **more}
+        after = {"count": len(ids), "ids": list(ids), **more}
         await write_audit(connection, call.caller, f"jobs.{action}", "jobs", before=call.which.shown(), after=after)
-
-
-# Dead letters of both kinds: failed jobs and undeliverable outbox messages.
-
-_SQL = load("tickwright.capabilities.jobs.sql", "dead_letters.sql")
-_END = datetime(9999, 1, 1, tzinfo=UTC)
-Kind = Literal["job", "outbox"]
-COUNTED_MAX = 100_000
-"""How many dead letters a count reads: no index has their subjects."""
-
-
-class DeadLetterAdmin:
-    """Lists and requeues dead letters."""
-
-    def __init__(self, pool: Pool, cursors: Cursors) -> None:
-        self._pool, self._cursors = pool, cursors
-
-    async def list(
-        self,
-        *,
-        kind: Kind | None = None,
-        subject: str | None = None,
-        cursor: str | None = None,
-        limit: int = LIMIT_DEFAULT,
-    ) -> Page[DeadLetter]:
-        """Return one page, newest first; ``subject`` is a task type or a destination.
-
-        Raises:
-            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
-        """
-        limit = bounded(limit)
-        before, before_id = _END, NEWEST
-        if cursor is not None:
-            before, before_id = await self._cursors.read(cursor, tuple[datetime, int], "dead", kind, subject)
-        rows = await fetch_page(self._pool, _SQL["list_dead"], before, before_id, kind, subject, limit + 1)
-        items = [view(DeadLetter, row) for row in rows[:limit]]
-        if len(rows) <= limit:
-            return Page(items)
-        return Page(items, await self._cursors.make((items[-1].died_at, items[-1].id), "dead", kind, subject))
-
-    async def count(self, kind: Kind, *, ids: Sequence[int] | None = None, subject: str | None = None) -> Requeued:
-        """Count what a requeue would take, among at most 100,000; ``more`` where there are others.
-
-        Raises:
-            Rejected: ``empty_filter``. Permanent.
-        """
-        JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(MANY_MAX)
-        row = await self._pool.fetchrow(_SQL["count_dead"], kind, ids, subject, COUNTED_MAX)
-        return Requeued(row["found"], [], row["searched"] == COUNTED_MAX, dry_run=True)
-
-    async def requeue(
-        self,
-        kind: Kind,
-        *,
-        caller: Caller,
-        ids: Sequence[int] | None = None,
-        subject: str | None = None,
-        limit: int = MANY_MAX,
-        cursor: str | None = None,
-    ) -> Requeued:
-        """Requeue dead letters, the oldest first, at most 1,000 in one transaction.
-
-        Ids without a dead letter are left out of the result, so that a second call changes nothing. ``next`` continues
-        behind the last one, so that a loop requeues no letter twice, even if its job fails again at once. Jobs whose
-        idempotency key another job has stay, and are listed in ``key_reused``; letters that break a rule that is newer
-        than they are stay, too, and are listed in ``unfit``.
-
-        Raises:
-            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
-        """
-        JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(limit)
-        listing = ("requeue", kind, ids, subject)
-        after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
-        async with self._pool.acquire() as connection, connection.transaction():
-            if kind == "job":
-                revived = await revive(connection, ids, subject, limit, after)
-            else:
-                revived = await self._revive_messages(connection, ids, subject, limit, after)
-            done = [row["id"] for row in revived.rows]
-            if done:
-                before = masked_document({"kind": kind, "ids": ids, "subject": subject})
-                subjects = "jobs" if kind == "job" else "outbox"
-                action = "dead_letters.requeue"
-                await write_audit(connection, caller, action, subjects, before=before, after={"ids": done})
-        following = None if revived.last_id is None else await self._cursors.make(revived.last_id, *listing)
-        more, stay, unfit = following is not None, revived.key_reused, revived.unfit
-        return Requeued(len(done), done, more, following, key_reused=stay, unfit=unfit)
-
-    async def _revive_messages(
-        self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int, after: int
-    ) -> RevivedRows:
-        rows = await connection.fetch(_SQL["pick_dead_messages"], ids, destination, limit, after)
-        revived = [row for row in rows if row["fits"]]
-        if revived:
-            await connection.execute(_SQL["revive_messages"], [row["id"] for row in revived])
-        unfit = [row["id"] for row in rows if not row["fits"]]
-        return RevivedRows(revived, [], unfit, rows[-1]["id"] if len(rows) == limit else None)

@@ -12,18 +12,24 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from tickwright.capabilities.jobs.model import with_claim_ranges
+from tickwright.capabilities.jobs.queries import with_claim_ranges
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import SEPARATOR
 from tickwright.store.paging import LIMIT_DEFAULT, fetch_page
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 T = TypeVar("T")
 MANY_MAX = 1000
 LIVE = frozenset({JobStatus.PENDING, JobStatus.PROCESSING})
 DONE = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
+
+
+def check_many(limit: int) -> None:
+    """Refuse a limit of a bulk action that is not 1 to 1,000."""
+    if not 1 <= limit <= MANY_MAX:
+        raise Rejected("invalid_limit", f"limit: 1 to {MANY_MAX}", field="limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,7 @@ class JobFilter:
             raise Rejected(
                 "empty_filter", "say which jobs: ids, task_type, status, execute_from, execute_to, text or a key"
             )
-        if not 1 <= limit <= MANY_MAX:
-            raise Rejected("invalid_limit", f"limit: 1 to {MANY_MAX}", field="limit")
+        check_many(limit)
 
     def shown(self) -> dict[str, Any]:
         """Return the fields that are set, for the audit trail."""
@@ -338,29 +343,6 @@ def merge(parts: Sequence[SearchPage], limit: int) -> SearchPage:
 QUERIES = load("tickwright.capabilities.jobs.sql", "jobs.sql")
 _SHOWN = "\n".join(QUERIES["shown"].splitlines()[1:])
 GET, EXPLAIN, GET_MANY = (QUERIES[name].format(shown=_SHOWN) for name in ("get", "explain", "get_many"))
-_KEY = ("idempotency_key", "request_digest")
-
-
-@dataclass(frozen=True, slots=True)
-class RevivedRows:
-    """The result of reviving dead letters.
-
-    Attributes:
-        rows: The former rows of the revived ones, by id.
-        key_reused: Ids of those that stay, because another job has their idempotency key.
-        unfit: Ids of those that stay, because they break a rule that is newer than they are.
-        last_id: The last id, where the limit left some over; else ``None``.
-    """
-
-    rows: list[Any]
-    key_reused: list[int]
-    unfit: list[int]
-    last_id: int | None
-
-
-async def cancel(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str]]:
-    """Cancel locked live jobs; return ``(id, status after)``."""
-    return [(row[0], row[1]) for row in await connection.fetch(QUERIES["cancel"], list(ids))]
 
 
 async def with_ids(pool: Pool, which: JobFilter) -> JobFilter:
@@ -370,38 +352,3 @@ async def with_ids(pool: Pool, which: JobFilter) -> JobFilter:
     holder: int | None = await pool.fetchval(QUERIES["key_holder"], which.idempotency_key)
     ids = () if holder is None or (which.ids is not None and holder not in which.ids) else (holder,)
     return replace(which, ids=ids, idempotency_key=None)
-
-
-async def revive(
-    connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int, after: int = 0
-) -> RevivedRows:
-    """Make dead letters pending again, by id or of a type, behind the id ``after``.
-
-    Where another job has its idempotency key, a letter stays: a key has one job. It also stays where it breaks a rule
-    of new jobs, such as a payload that an earlier release accepted.
-    """
-    some = None if ids is None else list(ids)
-    rows: list[Any] = await connection.fetch(QUERIES["pick_dead"], some, task_type, limit, after)
-    fit = [row for row in rows if row["fits"]]
-    revived = await _hold_keys(connection, fit)
-    if revived:
-        await connection.execute(QUERIES["revive"], [row["id"] for row in revived])
-        await connection.execute(QUERIES["revive_fences"], *_columns(revived, "id", "fence", *_KEY))
-    revived_ids = {row["id"] for row in revived}
-    stay = [row["id"] for row in fit if row["id"] not in revived_ids]
-    unfit = [row["id"] for row in rows if not row["fits"]]
-    return RevivedRows(revived, stay, unfit, rows[-1]["id"] if len(rows) == limit else None)
-
-
-async def _hold_keys(connection: Connection, rows: list[Any]) -> list[Any]:
-    """Hold the keys of these dead letters again; return the rows without a key, or whose key no other job holds."""
-    keyed = [row for row in rows if row["idempotency_key"] is not None]
-    if not keyed:
-        return rows
-    held = await connection.fetch(QUERIES["hold_keys"], *_columns(keyed, "id", *_KEY))
-    ours = {row["job_id"] for row in held}
-    return [row for row in rows if row["idempotency_key"] is None or row["id"] in ours]
-
-
-def _columns(rows: Sequence[Any], *names: str) -> list[list[Any]]:
-    return [[row[name] for row in rows] for name in names]

@@ -11,7 +11,8 @@ from typing import Any
 
 import asyncpg
 
-from tickwright.capabilities.jobs.admin.bulk_actions import DeadLetterAdmin, JobBulkActions, refused
+from tickwright.capabilities.jobs.admin.bulk_actions import JobBulkActions, cancel, refused
+from tickwright.capabilities.jobs.admin.dead_letters import DeadLetterAdmin, revive
 from tickwright.capabilities.jobs.admin.search import (
     COUNT_MAX,
     EXPLAIN,
@@ -21,8 +22,6 @@ from tickwright.capabilities.jobs.admin.search import (
     JobFilter,
     JobSearch,
     ListQuery,
-    cancel,
-    revive,
     with_ids,
 )
 from tickwright.capabilities.jobs.admin.views import (
@@ -37,13 +36,13 @@ from tickwright.capabilities.jobs.admin.views import (
 )
 from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
-from tickwright.capabilities.jobs.states import JobStatus
+from tickwright.capabilities.jobs.states import FINAL, JobStatus
 from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import NEWEST, Cursors, bounded
+from tickwright.store.paging import NEWEST, Cursors, checked_limit
 from tickwright.store.pool import Connection, Pool
 
 
@@ -83,7 +82,7 @@ class JobService:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit, listing = bounded(query.limit), ("jobs", *query.listing())
+        limit, listing = checked_limit(query.limit), ("jobs", *query.listing())
         before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
         found = await self._search.newest(await with_ids(self._pool, query), before, limit)
         rows = await self._pool.fetch(GET_MANY, found.ids) if found.ids else []
@@ -126,8 +125,8 @@ class JobService:
         """Move a pending job to ``execute_at``, or to ``delay`` from the database's now; give exactly one.
 
         Raises:
-            Rejected: ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it breaks a rule that is newer
-                than the job. Permanent.
+            Rejected: ``time_out_of_range``; ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it
+                breaks a rule that is newer than the job. Permanent.
         """
         return await self._move(job_id, caller, "reschedule", execute_at, delay)
 
@@ -199,6 +198,6 @@ def _wrong_state(code: str, job_id: int, status: str) -> Rejected:
         "job_not_pending": "only a pending job can be moved",
         "job_not_failed": "only a failed job can be retried",
     }
-    if code == "job_not_pending" and status in {"completed", "failed", "cancelled"}:
+    if code == "job_not_pending" and status in FINAL:
         code = "job_finished"
     return Rejected(code, f"job {job_id} is {status}: {reasons[code]}", status=409, state=str(status))

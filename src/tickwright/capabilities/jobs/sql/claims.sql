@@ -100,7 +100,7 @@ UNION ALL
 SELECT t.id, false FROM asked u JOIN ONLY tickwright.scheduled_tasks t ON t.id = u.id AND t.owner = $1 AND t.fence = u.fence
  WHERE t.id = ANY ($2::bigint[]) AND NOT EXISTS (SELECT FROM free f WHERE f.id = t.id);
 
--- name: lock_free
+-- name: lock_unlocked
 -- Lock those of the jobs $2 that the session $1 holds, and return those whose rows another session has locked. The first statement of a
 -- transaction that writes results without waiting for a row. Index: scheduled_tasks_pkey.
 WITH free AS MATERIALIZED (
@@ -109,8 +109,8 @@ WITH free AS MATERIALIZED (
 SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1
 EXCEPT SELECT id FROM free;
 
--- name: take_long
--- For the transaction of reclaim or strays. Both read all that is due, which beside millions of large payloads exceeds the limit of a
+-- name: allow_long_statement
+-- For the transaction of reclaim or release_unknown. Both read all that is due, which beside millions of large payloads exceeds the limit of a
 -- statement.
 SET LOCAL statement_timeout = '15min';
 
@@ -148,19 +148,19 @@ WITH RECURSIVE {claim_range}, {claimable}, outcome AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM back) AS returned, (SELECT count(*) FROM over) AS ended;
 
--- name: strays
+-- name: release_unknown
 -- Release the jobs of the session $1 that it does not know, because the result of their claim was lost; no attempt is counted. A job with a
 -- requested cancel ends instead. Known are the jobs $2 at the fence $3[i], or at any fence where that is 0. Call it after refuse_claims.
 -- Returns how many, and the jobs whose rows another session has locked. Index: scheduled_tasks_due (a claim reaches at most a few seconds
 -- ahead).
-WITH RECURSIVE {claim_range}, {claimable}, stray AS MATERIALIZED (
+WITH RECURSIVE {claim_range}, {claimable}, unknown AS MATERIALIZED (
   SELECT t.id, t.fence
     FROM claimable AS claim_range JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = claim_range.task_type AND t.priority = claim_range.priority
    WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1
      AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS k (id, fence)
                       WHERE k.id = t.id AND (k.fence = t.fence OR k.fence = 0))
 ), free AS MATERIALIZED (
-  SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY (ARRAY (SELECT id FROM stray)) AND t.owner = $1 FOR UPDATE SKIP LOCKED
+  SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY (ARRAY (SELECT id FROM unknown)) AND t.owner = $1 FOR UPDATE SKIP LOCKED
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
@@ -175,8 +175,8 @@ WITH RECURSIVE {claim_range}, {claimable}, stray AS MATERIALIZED (
   SELECT {cancelled_unstarted} FROM stopped t CROSS JOIN (SELECT 'cancelled before it started' AS error) AS o RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept) AS released,
-       ARRAY (SELECT s.id FROM stray s WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = s.id) ORDER BY s.id) AS locked_ids,
-       ARRAY (SELECT s.fence FROM stray s WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = s.id) ORDER BY s.id) AS locked_fences;
+       ARRAY (SELECT u.id FROM unknown u WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = u.id) ORDER BY u.id) AS locked_ids,
+       ARRAY (SELECT u.fence FROM unknown u WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = u.id) ORDER BY u.id) AS locked_fences;
 
 -- name: held
 -- What the session $1 holds, at most $2 rows: its jobs among the first 5,000 due ones of each claim range, 20,000 in total. Index:

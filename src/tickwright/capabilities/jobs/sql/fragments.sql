@@ -11,45 +11,58 @@ id, execute_at, task_type, payload, status, attempts, max_attempts, error_messag
 completed_at, priority, idempotency_key, timeout_ms, expires_at, result, progress, retry_at, started_at,
 cancel_requested_at, fence, owner, request_digest, attempt_errors, traceparent;
 
+-- name: job_columns
+-- Columns of a job that ends now, which the fragments below share.
+t.id, t.execute_at, t.task_type, t.payload;
+
+-- name: request_columns
+-- The next ones after its error.
+t.created_at, now(), now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at;
+
+-- name: claim_columns
+-- The next ones after its start; nothing owns it any more.
+t.cancel_requested_at, t.fence, NULL, t.request_digest;
+
 -- name: completed
 -- A job that completed without a result.
-t.id, t.execute_at, t.task_type, t.payload, 'completed', t.attempts, t.max_attempts, NULL, t.created_at, now(),
-now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, t.started_at,
-t.cancel_requested_at, t.fence, NULL, t.request_digest, t.attempt_errors, t.traceparent;
+{job_columns}, 'completed', t.attempts, t.max_attempts, NULL, {request_columns},
+t.result, t.progress, t.retry_at, t.started_at, {claim_columns}, t.attempt_errors, t.traceparent;
 
 -- name: completed_with_result
 -- A job that completed with a result.
-t.id, t.execute_at, t.task_type, t.payload, 'completed', t.attempts, t.max_attempts, NULL, t.created_at, now(),
-now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, o.result, t.progress, t.retry_at, t.started_at,
-t.cancel_requested_at, t.fence, NULL, t.request_digest, t.attempt_errors, t.traceparent;
+{job_columns}, 'completed', t.attempts, t.max_attempts, NULL, {request_columns},
+o.result, t.progress, t.retry_at, t.started_at, {claim_columns}, t.attempt_errors, t.traceparent;
 
 -- name: failed_with_error
 -- A job whose last attempt failed, or whose worker was lost on it.
-t.id, t.execute_at, t.task_type, t.payload, 'failed', t.attempts, t.max_attempts, o.error, t.created_at, now(),
-now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, t.started_at,
-t.cancel_requested_at, t.fence, NULL, t.request_digest, {attempt}, t.traceparent;
+{job_columns}, 'failed', t.attempts, t.max_attempts, o.error, {request_columns},
+t.result, t.progress, t.retry_at, t.started_at, {claim_columns}, {attempt}, t.traceparent;
 
 -- name: cancelled
 -- A job that its user cancelled while it ran.
-t.id, t.execute_at, t.task_type, t.payload, 'cancelled', t.attempts, t.max_attempts, t.error_message, t.created_at, now(),
-now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, t.started_at,
-t.cancel_requested_at, t.fence, NULL, t.request_digest, t.attempt_errors, t.traceparent;
+{job_columns}, 'cancelled', t.attempts, t.max_attempts, t.error_message, {request_columns},
+t.result, t.progress, t.retry_at, t.started_at, {claim_columns}, t.attempt_errors, t.traceparent;
 
 -- name: cancelled_after_error
 -- A job that its user cancelled while it ran, and whose attempt failed; a last attempt without a start does not count.
-t.id, t.execute_at, t.task_type, t.payload, 'cancelled', t.attempts - (t.started_at IS NULL)::integer, t.max_attempts, t.error_message, t.created_at, now(),
-now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, t.started_at,
-t.cancel_requested_at, t.fence, NULL, t.request_digest,
+{job_columns}, 'cancelled', t.attempts - (t.started_at IS NULL)::integer, t.max_attempts, t.error_message, {request_columns},
+t.result, t.progress, t.retry_at, t.started_at, {claim_columns},
 CASE WHEN t.started_at IS NULL THEN t.attempt_errors ELSE {attempt} END, t.traceparent;
 
 -- name: cancelled_with_error
 -- A job that its worker cancelled, with the reason.
-t.id, t.execute_at, t.task_type, t.payload, 'cancelled', t.attempts, t.max_attempts, o.error, t.created_at, now(),
-now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, t.started_at,
-t.cancel_requested_at, t.fence, NULL, t.request_digest, t.attempt_errors, t.traceparent;
+{job_columns}, 'cancelled', t.attempts, t.max_attempts, o.error, {request_columns},
+t.result, t.progress, t.retry_at, t.started_at, {claim_columns}, t.attempt_errors, t.traceparent;
 
 -- name: cancelled_unstarted
 -- A job that was claimed and never started: the attempt does not count.
-t.id, t.execute_at, t.task_type, t.payload, 'cancelled', t.attempts - 1, t.max_attempts, o.error, t.created_at, now(),
-now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, NULL,
-t.cancel_requested_at, t.fence, NULL, t.request_digest, t.attempt_errors, t.traceparent;
+{job_columns}, 'cancelled', t.attempts - 1, t.max_attempts, o.error, {request_columns},
+t.result, t.progress, t.retry_at, NULL, {claim_columns}, t.attempt_errors, t.traceparent;
+
+-- name: stopped
+-- Of the jobs that a result releases, those with a requested cancel, which end instead.
+stopped AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
+  RETURNING t.*
+);

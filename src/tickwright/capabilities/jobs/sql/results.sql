@@ -31,11 +31,7 @@ WITH outcome AS MATERIALIZED (
     FROM outcome o
    WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
   RETURNING 1
-), stopped AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
-   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
-  RETURNING t.*
-), kept AS (
+), {stopped}, kept AS (
   INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled_after_error} FROM stopped t JOIN outcome o ON o.id = t.id RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
@@ -82,11 +78,7 @@ WITH outcome AS MATERIALIZED (
     FROM outcome o
    WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
   RETURNING 1
-), stopped AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
-   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
-  RETURNING t.*
-), kept AS (
+), {stopped}, kept AS (
   INSERT INTO tickwright.{history} ({columns})
   SELECT {cancelled_unstarted} FROM stopped t JOIN outcome o ON o.id = t.id RETURNING 1
 )
@@ -103,11 +95,7 @@ WITH outcome AS MATERIALIZED (
     FROM outcome o
    WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
   RETURNING 1
-), stopped AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
-   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
-  RETURNING t.*
-), kept AS (
+), {stopped}, kept AS (
   INSERT INTO tickwright.{history} ({columns})
   SELECT {cancelled_after_error} FROM stopped t JOIN outcome o ON o.id = t.id RETURNING 1
 )
@@ -125,11 +113,7 @@ WITH outcome AS MATERIALIZED (
     FROM outcome o
    WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
   RETURNING 1
-), stopped AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
-   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
-  RETURNING t.*
-), kept AS (
+), {stopped}, kept AS (
   INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);

@@ -42,7 +42,7 @@ WITH session AS MATERIALIZED (
 )
 SELECT name, granted, short FROM settled;
 
--- name: write_shares
+-- name: notify_workers
 -- Make every worker settle its grants after the commit: one began or ceased to share. No table.
 SELECT pg_notify('tickwright_types', '');
 
@@ -51,10 +51,10 @@ SELECT pg_notify('tickwright_types', '');
 SELECT date_part('epoch', next_free_at) AS next_free_s, date_part('epoch', clock_timestamp()) AS now_s
   FROM tickwright.type_rates WHERE task_type = $1 FOR UPDATE;
 
--- name: open_rate
+-- name: create_rate
 -- First use of a rate limit. Index: type_rates_pkey.
 INSERT INTO tickwright.type_rates (task_type, next_free_at) VALUES ($1, clock_timestamp()) ON CONFLICT DO NOTHING;
 
--- name: take_rate
+-- name: take_starts
 -- Take the starts up to the given instant. Index: type_rates_pkey.
 UPDATE tickwright.type_rates SET next_free_at = to_timestamp($2::float8) WHERE task_type = $1;

@@ -97,11 +97,11 @@ class Claimer:
     ) -> None:
         self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
         self._wakeup, self._receiver, self._limits = wakeup, receiver, limits
-        self._frontier = ClaimFrontier(self._limited)
+        self._frontier = ClaimFrontier(self._is_serial)
         self.sleep = IdleSleep(wakeup)
         self._turn = 0
         self._pending: PendingClaim | None = None
-        self._paced: ClaimPlan | None = None
+        self._rate_limited_plan: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._sweep_plan: ClaimPlan | None = None
         self._type_left_out = False
@@ -140,7 +140,7 @@ class Claimer:
         try:
             while not self._stopping:
                 try:
-                    await self._turn_once()
+                    await self._claim_once()
                 except CLAIM_UNAVAILABLE as error:
                     _log.warning("jobs.claim_failed", error=repr(error))
                     await asyncio.sleep(UNAVAILABLE_S)
@@ -164,23 +164,25 @@ class Claimer:
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
 
+    @property
     def claims_nothing(self) -> bool:
-        """Whether it has stopped, or waits for a restart, or its slots are full for ``FULL_S``."""
-        self._note_room(self._budget())
+        """Whether it has stopped, or waits for a restart, or had no room for ``FULL_S``; see :meth:`note_room`."""
         if self._stopping or (self._started and self._over.is_set()):
             return True
         return self._full_since_s is not None and monotonic() - self._full_since_s >= FULL_S
 
-    def _note_room(self, budget: int) -> None:
+    def note_room(self) -> int:
+        """Return how many jobs it may claim now, and note since when there is no room."""
+        budget = self._budget()
         if budget > 0:
             self._full_since_s = None
         elif self._full_since_s is None:
             self._full_since_s = monotonic()
+        return budget
 
     async def _share_again(self) -> None:
         """Settle grants before a claim, where there is room and the last heartbeat left no share or too small a one."""
-        budget, limits = self._budget(), self._limits
-        self._note_room(budget)
+        budget, limits = self.note_room(), self._limits
         if budget <= 0 or not self._session.holds() or not (limits.withheld or monotonic() >= limits.again_s):
             return
         if self._sharing is None:
@@ -199,12 +201,12 @@ class Claimer:
 
     def may_return(self) -> Counter[str]:
         """Return how many jobs running claims may still return, by type."""
-        plans = [self._paced, self._pending and self._pending.plan]
+        plans = [self._rate_limited_plan, self._pending and self._pending.plan]
         return Counter(
             {name: rows for plan in plans if plan for name, rows in zip(plan.types, plan.rows_max, strict=True)}
         )
 
-    async def _turn_once(self) -> None:
+    async def _claim_once(self) -> None:
         if self._pending is None:
             await self._share_again()
         self._pending = pending = self._pending or self._start_claim()
@@ -219,7 +221,7 @@ class Claimer:
         if full:  # the database claims the next batch while this one is taken over
             self._pending = self._start_claim(arriving=claimed)
         self._accept(claimed)
-        await self._claim_paced(self._budget())
+        await self._claim_rate_limited(self._budget())
         if full or pending.follows:  # the last claim of a drain did not start from the head: one more must
             return
         await self._sleep_or_wait(claimed.now_s, self._frontier.next_due_s)
@@ -252,7 +254,7 @@ class Claimer:
         if self._budget() <= 0 or not self._session.holds():
             await self._wait_for_room(ROOM_S)
             return
-        await self._claim_paced(self._budget())
+        await self._claim_rate_limited(self._budget())
         await self._sleep_or_wait(0.0, None)
 
     def _prefetch_by_type(self) -> Counter[str]:
@@ -274,8 +276,8 @@ class Claimer:
         if self._receiver.backlog() > BACKLOG_MAX:
             return 0
         runner, sweep = self._runner, self._sweep_plan
-        coming = min(sweep.total_max, sum(sweep.rows_max)) if sweep else 0
-        return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.blocked) - coming
+        arriving = min(sweep.total_max, sum(sweep.rows_max)) if sweep else 0
+        return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.blocked) - arriving
 
     def _weigh(self) -> Counter[str]:
         """Return the bytes of the held payloads by type; those of ended jobs are still counted while the sum is low."""
@@ -286,39 +288,39 @@ class Claimer:
     def _allowance(self, budget: int, arriving: ClaimedJobs | None) -> dict[str, int]:
         allowance = {}
         self._type_left_out = False
-        arrive, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
-        room, shares, threads = self._byte_room(lengths), self._slot_shares(arrive), self._thread_shares(arrive)
+        counts, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
+        room, shares, threads = self._byte_room(lengths), self._slot_shares(counts), self._thread_shares(counts)
         for name, state in self._receiver.types().items():
             if state.task_type.waits or state.task_type.rate_per_s is not None:
                 continue
             rows = min(budget, shares[name]) if room(name) else 0
-            free = state.free(state.held + arrive[name])
+            free = state.free(state.held + counts[name])
             self._type_left_out = self._type_left_out or (rows == 0 and free != 0)
             allowance[name] = min(rows, rows if free is None else free, threads.get(name, rows))
         return allowance
 
-    def _slot_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
+    def _slot_shares(self, arriving: Mapping[str, int]) -> dict[str, int]:
         """Return how many jobs of each type may be claimed: its share of the slots, and what may be held beyond it.
 
         Jobs beyond the share take no slot of another type, because jobs of their type end within a fifth of a second.
         """
-        coming, ahead = Counter(coming), self._prefetch_by_type()
+        arriving, ahead = Counter(arriving), self._prefetch_by_type()
         if self._sweep_plan is not None:
-            coming.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
-        held = {name: state.places + coming[name] for name, state in self._receiver.types().items()}
+            arriving.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
+        held = {name: state.slots_taken + arriving[name] for name, state in self._receiver.types().items()}
         most = self._runner.type_slots_max
         used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
         free = self._runner.slots - sum(used.values())
         return {name: allot(free, used[name], all_free=free) + max(0, ahead[name] - held[name]) for name in held}
 
-    def _thread_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
+    def _thread_shares(self, arriving: Mapping[str, int]) -> dict[str, int]:
         """Return how many jobs of each synchronous type may be claimed, by its share of the threads.
 
         Beside that share, a type may have as many as its threads end in a fifth of a second. Types with more due jobs
         get even parts of the free threads. Each other type gets at least one, so that a claim finds its jobs, too.
         """
-        coming, kinds = Counter(coming) + self.may_return(), self._receiver.types().items()
-        held = {name: state.places + coming[name] for name, state in kinds if not state.is_async}
+        arriving, kinds = Counter(arriving) + self.may_return(), self._receiver.types().items()
+        held = {name: state.slots_taken + arriving[name] for name, state in kinds if not state.is_async}
         ahead = self._prefetch_by_type()
         most = allot(self._runner.threads, 0, all_free=self._runner.threads)
         used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
@@ -409,14 +411,15 @@ class Claimer:
             self.sleep.found_work()
             self._receiver.take(claimed)
 
-    def _limited(self, name: str) -> bool:
+    def _is_serial(self, name: str) -> bool:
+        """Whether a type is claimed by one claim at a time: two could exceed its grant or its share of the threads."""
         state = self._receiver.types().get(name)
         return state is None or state.granted is not None or not state.is_async
 
-    async def _claim_paced(self, budget: int) -> None:
+    async def _claim_rate_limited(self, budget: int) -> None:
         now = monotonic()
         for name, state in self._receiver.types().items():
-            if state.task_type.rate_per_s is None or state.task_type.waits or now < state.paced_until_s:
+            if state.task_type.rate_per_s is None or state.task_type.waits or now < state.rate_limited_until_s:
                 continue
             if not self._byte_room()(name):
                 continue
@@ -425,7 +428,7 @@ class Claimer:
             plan = ClaimPlan((name,), (rows,), BATCH_MAX)
             if plan.rows_max[0] <= 0:
                 continue
-            self._paced = plan
+            self._rate_limited_plan = plan
             scope = self._frontier.whole_scope(plan.types)
             checked = self._frontier.next_to_check(scope.ranges)
             try:
@@ -435,15 +438,16 @@ class Claimer:
                         self._frontier.forget(claimed.empty_ranges)
                         self._accept(claimed)
             finally:
-                self._paced = None
+                self._rate_limited_plan = None
 
     async def _sleep_until(self, now_s: float, next_due_s: float | None) -> None:
         wait_s = POLL_S
         if next_due_s is not None:
             wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
         now = monotonic()
-        paced = [state.paced_until_s - now for state in self._receiver.types().values() if state.paced_more]
-        await self.sleep.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *paced])))
+        waiting = [state for state in self._receiver.types().values() if state.rate_limited_more]
+        starts_s = [state.rate_limited_until_s - now for state in waiting]
+        await self.sleep.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *starts_s])))
 
 
 AWAKE_GAP_S = 0.003

@@ -13,17 +13,19 @@ from typing import Any
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange, with_claim_ranges
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.queries import with_claim_ranges
 from tickwright.ports.ids import monotonic, record_database_time, unix_seconds
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_shared
 
 _PACKAGE = "tickwright.capabilities.jobs.sql"
 _CLAIMS = with_claim_ranges(load(_PACKAGE, "claims.sql"))
 HOLDINGS, OWNED = (_CLAIMS["held"],), _CLAIMS["owned"]
-_RESULTS = load(_PACKAGE, "results.sql")
-_BODIES = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
-_FRAGMENTS = {name: body.replace("{attempt}", _BODIES["attempt"]) for name, body in _BODIES.items()}
+_PIECES = load(_PACKAGE, "fragments.sql")
+_COLUMNS = with_shared(_PIECES, "job_columns", "request_columns", "claim_columns", "attempt", of=_PIECES)
+_FRAGMENTS = {name: "\n".join(text.splitlines()[1:]) for name, text in _COLUMNS.items()}
+_RESULTS = with_shared(load(_PACKAGE, "results.sql"), "stopped", of=_PIECES)
 _HISTORY = "SELECT tickwright.ensure_history(clock_timestamp())"
 _HISTORY_AND_DAY = load(_PACKAGE, "jobs.sql")["history_of_today"]
 
@@ -146,21 +148,21 @@ class ClaimStore:
             self._forget_day()
             return await self._write(self._pool, name, token, ids, *columns)
 
-    async def write_free(
+    async def write_unlocked(
         self, name: str, token: int, ids: list[int], *columns: list[Any]
     ) -> tuple[int, AbstractSet[int]]:
         """Write like :meth:`write`, but skip rows that other sessions have locked; return their ids, too."""
         try:
-            return await self._write_free(name, token, ids, *columns)
+            return await self._write_unlocked(name, token, ids, *columns)
         except asyncpg.UndefinedTableError:  # as above
             self._forget_day()
-            return await self._write_free(name, token, ids, *columns)
+            return await self._write_unlocked(name, token, ids, *columns)
 
-    async def _write_free(
+    async def _write_unlocked(
         self, name: str, token: int, ids: list[int], *columns: list[Any]
     ) -> tuple[int, AbstractSet[int]]:
         async with self._pool.acquire() as connection, connection.transaction():
-            locked = {row[0] for row in await connection.fetch(_CLAIMS["lock_free"], token, ids)}
+            locked = {row[0] for row in await connection.fetch(_CLAIMS["lock_unlocked"], token, ids)}
             free = [index for index, job_id in enumerate(ids) if job_id not in locked]
             written = [[column[index] for index in free] for column in (ids, *columns)]
             return await self._write(connection, name, token, *written), locked
@@ -177,7 +179,7 @@ class ClaimStore:
         """Release the jobs of lost sessions; return ``(released, ended)``."""
         history = await connection.fetchval(_HISTORY)
         sql = _CLAIMS["reclaim"].format(history=history, **_FRAGMENTS)
-        await connection.execute(_CLAIMS["take_long"])
+        await connection.execute(_CLAIMS["allow_long_statement"])
         row = await connection.fetchrow(sql, list(tokens), LEASE_EXPIRED, timeout=TAKES_LONG_S)
         returned, ended = row["returned"], row["ended"]
         if returned or ended:
@@ -193,7 +195,7 @@ class ClaimStore:
         rows = await self._pool.fetch(_CLAIMS["begin_last"], token, list(ids), list(fences))
         return {row["id"]: row["begins"] for row in rows}
 
-    async def strays(
+    async def release_unknown(
         self, connection: Connection, token: int, known: Sequence[tuple[int, int]]
     ) -> tuple[int, Sequence[tuple[int, int]]]:
         """Release the jobs of ``token`` except ``known``, given as ``(id, fence)``; fence 0 matches any fence.
@@ -202,9 +204,9 @@ class ClaimStore:
             How many were released, and the ``(id, fence)`` of those whose rows other sessions have locked.
         """
         history = await connection.fetchval(_HISTORY)
-        sql = _CLAIMS["strays"].format(history=history, **_FRAGMENTS)
+        sql = _CLAIMS["release_unknown"].format(history=history, **_FRAGMENTS)
         ids, fences = [job_id for job_id, _ in known], [fence for _, fence in known]
-        await connection.execute(_CLAIMS["take_long"])
+        await connection.execute(_CLAIMS["allow_long_statement"])
         row = await connection.fetchrow(sql, token, ids, fences, timeout=TAKES_LONG_S)
         return row["released"], list(zip(row["locked_ids"], row["locked_fences"], strict=True))
 

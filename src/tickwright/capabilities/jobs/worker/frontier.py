@@ -60,8 +60,8 @@ class ClaimFrontier:
         next_due_s: The first due instant behind the horizon that claims of this round have found.
     """
 
-    def __init__(self, limited: Callable[[str], bool]) -> None:
-        self._limited = limited
+    def __init__(self, is_serial: Callable[[str], bool]) -> None:
+        self._is_serial = is_serial
         self._ranges: dict[tuple[str, int], ClaimRange] = {}
         self._productive: dict[tuple[str, int], ClaimRange] = {}
         self._round: list[str] = []
@@ -174,7 +174,7 @@ class ClaimFrontier:
                 if claim_range.task_type in heated:
                     claim_range.frontier_s = 0.0
         for key, due_s in latest.items():
-            if self.dragging or not self._limited(key[0]):
+            if self.dragging or not self._is_serial(key[0]):
                 self._ranges[key].frontier_s = due_s
 
     def _settle(self, scope: ClaimScope, snapshot_s: float) -> None:
@@ -199,16 +199,16 @@ class ClaimFrontier:
     def sweep_due(self, plan: ClaimPlan) -> frozenset[str]:
         """Return the types of a sweep beside a bounded claim, or none when it is not time for one.
 
-        Limited types are left out, because two parallel claims could exceed their limit. The next ordinary claim reads
+        Serial types are left out, because two parallel claims could exceed their limits. The next ordinary claim reads
         them without the bound instead.
         """
         if monotonic() - self._swept_s <= max(SWEEP_S, SWEEP_SHARE * self._sweep_took_s):
             return frozenset()
         self._swept_s = monotonic()
         for claim_range in self._ranges.values():
-            if self._limited(claim_range.task_type):
+            if self._is_serial(claim_range.task_type):
                 claim_range.frontier_s = 0.0
-        return frozenset(name for name in plan.types if not self._limited(name))
+        return frozenset(name for name in plan.types if not self._is_serial(name))
 
     def swept(self, took_s: float) -> None:
         """Note how long a sweep took; slow sweeps prolong the drag."""

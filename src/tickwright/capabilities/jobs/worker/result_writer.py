@@ -145,16 +145,16 @@ class OutcomeRecorder:
         self._gone = gone
         self._freed = freed
 
-    def completed(self, job: Job) -> None:
+    def record_completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
         self._count(job, "completed")
         self._writer.add_completed(job.id, keep=job.type_state.task_type.keep_history)
 
-    def ended(self, job: Job, outcome: AttemptOutcome) -> None:
+    def record_ended(self, job: Job, outcome: AttemptOutcome) -> None:
         """Record an attempt that ended by itself."""
         match outcome:
             case Completed(result=None):
-                self.completed(job)
+                self.record_completed(job)
             case Completed(result=result):
                 self._count(job, "completed")
                 self._writer.add("complete_with_result", job.id, result)
@@ -167,7 +167,7 @@ class OutcomeRecorder:
     def _errored(self, job: Job, error: Errored) -> None:
         if job.span is not None:
             traces.fail(job.span, error.code)
-        outcome, text = "timed_out" if error.code == "timeout" else "failed", _kept(error.message)
+        outcome, text = "timed_out" if error.code == "timeout" else "failed", _storable_text(error.message)
         if error.gone:  # the type waits for an operator, and this attempt does not count
             self._count(job, "gone")
             self._gone(job, text)
@@ -179,7 +179,7 @@ class OutcomeRecorder:
             wait = job.type_state.task_type.retry.delay(job.attempt, random_unit(), error.retry_after)
             self._writer.add("retry", job.id, job.fence, wait.total_seconds(), outcome, text)
 
-    def stopped(self, job: Job, reason: str) -> None:
+    def record_stopped(self, job: Job, reason: str) -> None:
         """Record a stopped attempt: ``cancel``, ``shutdown``, or ``lost``, for which nothing is written."""
         self._count(job, reason)
         if reason == "shutdown":
@@ -187,7 +187,7 @@ class OutcomeRecorder:
         elif reason == "cancel":
             self._writer.add("cancel_held", job.id, "cancelled while it ran")
 
-    def unstarted(self, job: Job, reason: str) -> None:
+    def record_unstarted(self, job: Job, reason: str) -> None:
         """Record an attempt that ends before its start; it does not count.
 
         ``cancel`` ends the job and ``lost`` writes nothing. Every other reason (``shutdown``, ``locked``, ``timeout``,
@@ -197,12 +197,12 @@ class OutcomeRecorder:
             self._count(job, reason)
             self._writer.add("cancel_unstarted", job.id, "cancelled before it started")
         elif reason == "lost":
-            self.stopped(job, reason)
+            self.record_stopped(job, reason)
         else:
             self._count(job, "released")
             self._writer.add("release", job.id, job.fence)
 
-    def expired(self, job: Job) -> None:
+    def record_expired(self, job: Job) -> None:
         """Record an attempt whose job expired before its start."""
         self._count(job, "expired")
         self._writer.add("cancel_unstarted", job.id, "expired: it could not start before expires_at")
@@ -217,7 +217,7 @@ class OutcomeRecorder:
             self._freed()
 
 
-def _kept(text: str) -> str:
+def _storable_text(text: str) -> str:
     """Return an error's text as its row can store it; secrets are removed before it is cut."""
     clean = storable(without_secrets(text))
     return clean if len(clean) <= ERROR_MESSAGE_MAX else clean[: ERROR_MESSAGE_MAX - 1] + "…"
@@ -417,7 +417,7 @@ class ResultWriter:
         """Write once; return how many of the jobs the session holds, including those whose rows are locked."""
         if monotonic() >= self._passes_locked_until_s:
             return await self._store.write(kind, token, batch.ids, *batch.columns)
-        found, locked = await self._store.write_free(kind, token, batch.ids, *batch.columns)
+        found, locked = await self._store.write_unlocked(kind, token, batch.ids, *batch.columns)
         if locked and token == self._session.token:
             self._locked[kind].extend(batch.select(locked))
             if self._locked_timer is None:

@@ -42,7 +42,7 @@ from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 
 YIELD_AFTER_S = 0.001
-SWEEP_EVERY_S = 0.05
+CHECK_EVERY_S = 0.05
 TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
 SLOT_WAIT_S = 1.0
@@ -69,7 +69,7 @@ class Runner:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[asyncio.Task[None], Job] = {}
         self._slots: list[asyncio.Task[None]] = []
-        self._sweeper: asyncio.Task[None] | None = None
+        self._timeouts: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = Context()
         self._waking = False
@@ -147,7 +147,7 @@ class Runner:
         while upcoming and upcoming[0][0] <= now_s:
             _, reserved_s, job_id, job = upcoming[0]
             is_last = job.attempt >= job.max_attempts  # it keeps its distance after its begin
-            if not is_last and (start_s := job.type_state.start_at(now, reserved_s)) > now + TIMER_S:
+            if not is_last and (start_s := job.type_state.reserve_start(now, reserved_s)) > now + TIMER_S:
                 heapq.heapreplace(upcoming, (now_s + start_s - now, start_s, job_id, job))
             else:
                 ready.append(heapq.heappop(upcoming)[3])
@@ -162,12 +162,12 @@ class Runner:
                 slot.set_result(None)
                 self._waking = True
 
-    def pull(self, job_id: int) -> Job | None:
+    def remove_job(self, job_id: int) -> Job | None:
         """Remove one unstarted attempt from the queues. It scans them: use it for rare cases."""
         found = next((job for job in self._unstarted() if job.id == job_id), None)
-        return found if found is not None and self.withdraw({found}) else None
+        return found if found is not None and self.remove_jobs({found}) else None
 
-    def withdraw(self, jobs: AbstractSet[Job]) -> list[Job]:
+    def remove_jobs(self, jobs: AbstractSet[Job]) -> list[Job]:
         """Remove the unstarted ones of these attempts from the queues, and return them."""
         out = [job for job in self._unstarted() if job in jobs]
         if out:
@@ -181,10 +181,10 @@ class Runner:
             heapq.heapify(self._upcoming)
         return out
 
-    def withdraw_type(self, state: TypeState, *, keep: int = 0) -> list[Job]:
+    def remove_type(self, state: TypeState, *, keep: int = 0) -> list[Job]:
         """Remove a type's unstarted attempts from the queues, except the ``keep`` that start first; return them."""
         jobs = [job for job in self._unstarted() if job.type_state is state]
-        return self.withdraw({*sorted(jobs, key=lambda job: job.fire_s)[keep:]})
+        return self.remove_jobs({*sorted(jobs, key=lambda job: job.fire_s)[keep:]})
 
     def held(self, running_for_s: float = 0.0) -> list[Job]:
         """Return every attempt that has not ended; of the running ones, those that run for at least this time."""
@@ -193,7 +193,7 @@ class Runner:
     def _unstarted(self) -> list[Job]:
         return [*chain.from_iterable(self._blocked.values()), *self._ready, *(job for *_, job in self._upcoming)]
 
-    def take_back(self) -> list[Job]:
+    def remove_all(self) -> list[Job]:
         """Remove and return every unstarted attempt, so that it can be released."""
         jobs = self._unstarted()
         self._blocked.clear()
@@ -210,7 +210,7 @@ class Runner:
         self._context = copy_context()
         self._context.run(traces.leave)
         self._slots = [self._new_slot(number) for number in range(self.slots)]
-        self._sweeper = self._loop.create_task(self._sweep())
+        self._timeouts = self._loop.create_task(self._check_timeouts())
 
     async def wait_idle(self) -> None:
         """Return when no attempt is running."""
@@ -223,7 +223,7 @@ class Runner:
         self._generation = None
         for job in self._running.values():
             job.stop_because("shutdown")
-        tasks = [*self._slots, self._sweeper] if self._sweeper else []
+        tasks = [*self._slots, self._timeouts] if self._timeouts else []
         for task in tasks:
             task.cancel()
         if tasks:
@@ -264,7 +264,7 @@ class Runner:
             state, now_s = job.type_state, self._clock.now(now)
             threaded = None if state.is_async else state
             asks = threaded or state.task_type.waits or row.expires_s is not None or len(running) >= self.type_slots_max
-            if asks and not self._starts(job, threaded, now_s):
+            if asks and not self._admit(job, threaded, now_s):
                 await asyncio.sleep(0)
                 now = worked_since = monotonic()
                 continue
@@ -283,7 +283,7 @@ class Runner:
                 ended.count += 1
                 ended.took_s += now - began
                 if threaded or blocked:
-                    self._free_slot(threaded)
+                    self._release_slot(threaded)
             if me.cancelling():
                 await self._uncancel(me)
                 now = monotonic()
@@ -329,14 +329,15 @@ class Runner:
                 await asyncio.sleep(0)
             task.uncancel()
 
-    def _starts(self, job: Job, threaded: TypeState | None, now_s: float) -> bool:
+    def _admit(self, job: Job, threaded: TypeState | None, now_s: float) -> bool:
+        """Give an attempt its slot, and its thread; else end it or let it wait, and return ``False``."""
         if job.type_state.task_type.waits:
-            self._outcomes.unstarted(job, "waits")
+            self._outcomes.record_unstarted(job, "waits")
             return False
-        return not self._expired(job, now_s) and self._takes_slot(job, threaded)
+        return not self._end_if_expired(job, now_s) and self._take_slot(job, threaded)
 
-    def _takes_slot(self, job: Job, threaded: TypeState | None) -> bool:
-        if not self._places(job.type_state):
+    def _take_slot(self, job: Job, threaded: TypeState | None) -> bool:
+        if not self._free_slots(job.type_state):
             waiting = self._blocked.setdefault(job.type_state, deque())
             if job.started_s:  # it was moved up, and its slot is gone
                 waiting.appendleft(job)
@@ -349,22 +350,22 @@ class Runner:
             threaded.threads += 1
         return True
 
-    def _expired(self, job: Job, now_s: float) -> bool:
-        """End an attempt that has expired while it waited."""
+    def _end_if_expired(self, job: Job, now_s: float) -> bool:
+        """End an attempt that has expired while it waited; return whether it has."""
         if job.expires_s is None or now_s < job.expires_s:
             return False
-        self._outcomes.expired(job)
+        self._outcomes.record_expired(job)
         return True
 
-    def _places(self, state: TypeState) -> int:
+    def _free_slots(self, state: TypeState) -> int:
         """Return how many more attempts of a type may start; a type never takes the last slots or threads."""
-        places = min(self.slots - len(self._running), self.type_slots_max - state.running)
+        slots = min(self.slots - len(self._running), self.type_slots_max - state.running)
         if not state.is_async:
             free = self.threads - self.threads_busy
-            places = min(places, allot(free, state.threads, all_free=free))
-        return max(0, places)
+            slots = min(slots, allot(free, state.threads, all_free=free))
+        return max(0, slots)
 
-    def _free_slot(self, threaded: TypeState | None) -> None:
+    def _release_slot(self, threaded: TypeState | None) -> None:
         if threaded is not None:
             self.threads_busy -= 1
             threaded.threads -= 1
@@ -375,7 +376,7 @@ class Runner:
 
     def _move_up(self) -> None:
         """Continue the attempt that has waited longest of those that may have a slot now."""
-        able = [state for state in self._blocked if self._places(state) > 0]
+        able = [state for state in self._blocked if self._free_slots(state) > 0]
         if able:
             self._ready.appendleft(self._leave_wait(min(able, key=lambda state: self._blocked[state][0].started_s)))
 
@@ -401,38 +402,38 @@ class Runner:
             result = await (state.call(job) if state.is_async else self._in_thread(job, state))
         except asyncio.CancelledError as error:
             if job.stop_reason is None:  # the handler's own: a task that it awaits was cancelled
-                self._outcomes.ended(job, outcome_of_raised(job, error))
+                self._outcomes.record_ended(job, outcome_of_raised(job, error))
             elif started:
                 self._end_stopped(job, job.stop_reason)
             else:
-                self._outcomes.unstarted(job, job.stop_reason)
+                self._outcomes.record_unstarted(job, job.stop_reason)
         except BaseException as error:  # noqa: BLE001  all that a handler raises is this attempt's result
-            self._outcomes.ended(job, outcome_of_raised(job, error))
+            self._outcomes.record_ended(job, outcome_of_raised(job, error))
         else:
             if result is _REPORTED:
                 return
             if job.stop_reason is not None and job.stop_reason != "shutdown":
                 self._end_stopped(job, job.stop_reason)
             elif result is None:
-                self._outcomes.completed(job)
+                self._outcomes.record_completed(job)
             else:
-                self._outcomes.ended(job, outcome_of_result(job, result))
+                self._outcomes.record_ended(job, outcome_of_result(job, result))
 
     async def _begins(self, job: Job) -> bool:
         """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
         deadline_s, job.deadline_s = job.deadline_s, 0.0
         match await self._outcomes.begins(job):
             case Begin.LOST:
-                self._outcomes.stopped(job, "lost")
+                self._outcomes.record_stopped(job, "lost")
                 return False
             case Begin.LOCKED:  # another session has locked its row: a slot does not wait for it
-                self._outcomes.unstarted(job, "locked")
+                self._outcomes.record_unstarted(job, "locked")
                 return False
         if not await self._keep_distance(job.type_state):
-            self._outcomes.unstarted(job, "waits")
+            self._outcomes.record_unstarted(job, "waits")
             return False
         job.deadline_s, job.started_s = deadline_s, monotonic()
-        return not self._expired(job, self._clock.now(job.started_s))
+        return not self._end_if_expired(job, self._clock.now(job.started_s))
 
     @staticmethod
     async def _keep_distance(state: TypeState) -> bool:
@@ -442,7 +443,9 @@ class Runner:
             ``False`` where the wait would be long, and once the type waits for an operator.
         """
         start_s = 0.0
-        while not state.task_type.waits and (start_s := state.start_at(now := monotonic(), start_s)) > now + TIMER_S:
+        while (
+            not state.task_type.waits and (start_s := state.reserve_start(now := monotonic(), start_s)) > now + TIMER_S
+        ):
             if start_s - now > SLOT_WAIT_S:
                 state.free_from_s = min(state.free_from_s, start_s)  # another attempt may have this start
                 return False
@@ -451,9 +454,11 @@ class Runner:
 
     def _end_stopped(self, job: Job, reason: str) -> None:
         if reason == "timeout":
-            self._outcomes.ended(job, Errored("timeout", f"timeout: stopped after {timedelta(seconds=job.deadline_s)}"))
+            self._outcomes.record_ended(
+                job, Errored("timeout", f"timeout: stopped after {timedelta(seconds=job.deadline_s)}")
+            )
         else:
-            self._outcomes.stopped(job, reason)
+            self._outcomes.record_stopped(job, reason)
 
     async def _in_thread(self, job: Job, state: TypeState) -> Any:
         call = self._executor.submit(copy_context().run, _call, job, state)
@@ -464,7 +469,7 @@ class Runner:
             if job.stop_reason is None or back.done():
                 raise
             if call.cancel():  # its thread has not reached the handler, and never will
-                self._outcomes.unstarted(job, job.stop_reason)
+                self._outcomes.record_unstarted(job, job.stop_reason)
                 return _REPORTED
             if job.stop_reason == "shutdown":
                 raise
@@ -498,23 +503,23 @@ class Runner:
         if back.done() and not back.cancelled():
             back.exception()
 
-    async def _sweep(self) -> None:
+    async def _check_timeouts(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_EVERY_S)
+            await asyncio.sleep(CHECK_EVERY_S)
             now = monotonic()
             for job in self._running.values():
                 if job.deadline_s and now - job.started_s > job.deadline_s + job.type_state.grace_s:
                     self.stop_job(job, "timeout")
             for state in list(self._blocked):
-                self._sweep_waiting(state, now)
+                self._check_blocked(state, now)
 
-    def _sweep_waiting(self, state: TypeState, now: float) -> None:
+    def _check_blocked(self, state: TypeState, now: float) -> None:
         """Continue a type's blocked attempts that may have slots; release those that have waited too long."""
         free = self.slots - len(self._running) - len(self._ready)
-        places = min(free, self._places(state), len(self._blocked[state]))
-        self._ready.extendleft(reversed([self._leave_wait(state) for _ in range(places)]))
+        slots = min(free, self._free_slots(state), len(self._blocked[state]))
+        self._ready.extendleft(reversed([self._leave_wait(state) for _ in range(slots)]))
         while state in self._blocked and now - self._blocked[state][0].started_s > SLOT_WAIT_S:
-            self._outcomes.unstarted(self._leave_wait(state), "no_slot")
+            self._outcomes.record_unstarted(self._leave_wait(state), "no_slot")
         self._wake_one()
 
 

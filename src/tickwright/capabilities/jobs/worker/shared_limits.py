@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from tickwright.capabilities.jobs.model import PACED_AHEAD_S, ClaimPlan, furthest_start_s
+from tickwright.capabilities.jobs.model import RATE_LIMITED_AHEAD_S, ClaimPlan, furthest_start_s
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore, claim_order
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic
@@ -78,11 +78,11 @@ class SharedLimits:
             self.withheld, self.again_s = False, math.inf
             return _nothing
         await connection.fetch(_SQL["lock_limited"], [*names, *former])
-        coming, token = asked(), self._session.token
+        arriving, token = asked(), self._session.token
         self._settling = settling = self._settling + 1
         self._settled.update(names, former)
         for state in limited:
-            state.granted = state.held + coming.get(state.task_type.name, 0)
+            state.granted = state.held + arriving.get(state.task_type.name, 0)
         in_use = [state.granted for state in limited] + [left[name].held if name in left else 0 for name in former]
         may = [shares] * len(names) + [False] * len(former)
         rows = await connection.fetch(_SQL["share_out"], token, [*names, *former], in_use, may)
@@ -92,10 +92,12 @@ class SharedLimits:
         if not rows or settling != self._settling:  # the session is lost, in the database or in this process
             return _nothing
         has_changed = shares == self.withheld
-        keeps = any(used > granted.get(name, 0) and coming.get(name) for name, used in zip(names, in_use, strict=False))
+        keeps = any(
+            used > granted.get(name, 0) and arriving.get(name) for name, used in zip(names, in_use, strict=False)
+        )
         self._note(shares=shares, short=any(row["short"] for row in rows), keeps=keeps)
         if has_changed:
-            await connection.execute(_SQL["write_shares"])
+            await connection.execute(_SQL["notify_workers"])
 
         def committed() -> None:
             if settling == self._settling:  # a later settling has counted what is in use since
@@ -129,25 +131,25 @@ class SharedLimits:
         name, rate = state.task_type.name, state.task_type.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
             row = await self._lock(connection, name)
-            start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(PACED_AHEAD_S, 1 / rate)
+            start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(RATE_LIMITED_AHEAD_S, 1 / rate)
             if start_s > row["now_s"] + furthest_start_s(rate):
                 start_s = row["now_s"]  # no claim takes so much: a raised rate, or a clock set back
             room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
             if room <= 0:
-                state.paced_more = True
-                state.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - PACED_AHEAD_S / 2)
+                state.rate_limited_more = True
+                state.rate_limited_until_s = monotonic() + max(0.01, start_s - row["now_s"] - RATE_LIMITED_AHEAD_S / 2)
                 return None
             plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
             claimed = replace(await self._store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
             if claimed.rows:
-                await connection.execute(_SQL["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
+                await connection.execute(_SQL["take_starts"], name, self._assign(claimed, start_s, 1 / rate))
         self._note_more(state, claimed, plan)
         return claimed
 
     async def _lock(self, connection: Connection, name: str) -> Any:
         row = await connection.fetchrow(_SQL["lock_rate"], name)
         if row is None:
-            await connection.execute(_SQL["open_rate"], name)
+            await connection.execute(_SQL["create_rate"], name)
             row = await connection.fetchrow(_SQL["lock_rate"], name)
         return row
 
@@ -166,11 +168,11 @@ class SharedLimits:
 
         A claim finds one priority between two known ones. Where it found one, there may be more.
         """
-        state.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_ranges)
+        state.rate_limited_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_ranges)
         wait_s = 0.0
-        if state.paced_more:
-            wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (state.task_type.rate_per_s or 1.0) / 2)
-        state.paced_until_s = monotonic() + wait_s
+        if state.rate_limited_more:
+            wait_s = min(RATE_LIMITED_AHEAD_S / 2, len(claimed.rows) / (state.task_type.rate_per_s or 1.0) / 2)
+        state.rate_limited_until_s = monotonic() + wait_s
 
 
 def _nothing() -> None:

@@ -39,15 +39,16 @@ class TypeState:
         stuck: Attempts that have ended while their synchronous handlers still run.
         threads: Threads of its attempts in this worker, including stuck ones.
         granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
-        paced_until_s: A rate-limited type is not claimed before this time (monotonic).
-        paced_more: More jobs of this rate-limited type may wait.
+        rate_limited_until_s: A rate-limited type is not claimed before this time (monotonic).
+        rate_limited_more: More jobs of this rate-limited type may wait.
         free_from_s: The starts of a rate-limited type are taken up to this time (monotonic).
         grace_s: A call that keeps its own deadline is stopped only this much after it.
     """
 
     __slots__ = (
         "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "late_counts",
-        "late_sum_s", "paced_more", "paced_until_s", "running", "stuck", "task_type", "threads", "timeout_s",
+        "late_sum_s", "rate_limited_more", "rate_limited_until_s", "running", "stuck", "task_type", "threads",
+        "timeout_s",
     )  # fmt: skip
 
     def __init__(self, task_type: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0) -> None:
@@ -61,15 +62,15 @@ class TypeState:
         self.threads = 0
         self.ended = EndedAttempts()
         self.granted: int | None = 0 if task_type.concurrency is not None else None
-        self.paced_until_s = 0.0
-        self.paced_more = False
+        self.rate_limited_until_s = 0.0
+        self.rate_limited_more = False
         self.free_from_s = 0.0
         self.grace_s = grace_s
         self.late_counts = [0] * (len(LATENESS_BUCKETS_S) + 1)
         self.late_sum_s = 0.0
         self.counts: dict[str, int] = {}
 
-    def become(self, other: "TypeState") -> None:
+    def update_from(self, other: "TypeState") -> None:
         """Take over changed settings of the type in place: running attempts count down on this object.
 
         A change of the rate or of ``waits`` also resets the starts that are taken: at the former rate they may reach
@@ -77,7 +78,7 @@ class TypeState:
         """
         rate = other.task_type.rate_per_s
         if rate != self.task_type.rate_per_s or other.task_type.waits != self.task_type.waits:
-            self.paced_until_s = 0.0
+            self.rate_limited_until_s = 0.0
             self.free_from_s = min(self.free_from_s, monotonic() + 1 / rate) if rate else 0.0
         self.task_type, self.call, self.is_async = other.task_type, other.call, other.is_async
         self.timeout_s, self.grace_s = other.timeout_s, other.grace_s
@@ -85,7 +86,7 @@ class TypeState:
             self.granted = other.granted
 
     @property
-    def places(self) -> int:
+    def slots_taken(self) -> int:
         """How many slots, and of a synchronous type threads, its attempts take in this worker."""
         return self.held + self.stuck
 
@@ -98,8 +99,8 @@ class TypeState:
         """Return how many attempts the type's concurrency lets this worker hold beside ``held``."""
         return None if self.granted is None else max(0, self.granted - held)
 
-    def start_at(self, now_s: float, reserved_s: float) -> float:
-        """Return when a due attempt may start; late starts of a rate-limited type keep their distance, too.
+    def reserve_start(self, now_s: float, reserved_s: float) -> float:
+        """Reserve a start for a due attempt and return it; late starts of a rate-limited type keep their distance, too.
 
         Args:
             now_s: The monotonic clock; the database's may be corrected in between.

@@ -36,7 +36,7 @@ from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.retries import within_an_hour
-from tickwright.engine.batch_writer import CallBatcher
+from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.tasks import TaskGroup
 from tickwright.observe import traces
@@ -93,7 +93,7 @@ class JobWorker:
         self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.wakeup = worker_wakeup(direct_url, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
-        self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owned=OWNED)
+        self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
         self.claimer = Claimer(
             self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits
         )
@@ -169,8 +169,14 @@ class JobWorker:
         self.claimer.wake()
 
     async def _share_out(self, connection: Connection) -> Callable[[], None]:
-        shares, left = not self.claimer.claims_nothing(), self._former
-        return await self._limits.share_out(connection, self._types, self.claimer.may_return, left=left, shares=shares)
+        self.claimer.note_room()
+        return await self._limits.share_out(
+            connection,
+            self._types,
+            self.claimer.may_return,
+            left=self._former,
+            shares=not self.claimer.claims_nothing,
+        )
 
     async def share_again(self) -> None:
         """Settle the grants of limited types: this worker has room again, or others must release some."""
@@ -188,7 +194,7 @@ class JobWorker:
             elif (state := self._type_state_of(kind)) is not None:
                 if old is not None:
                     is_slower = _is_slower(kind.rate_per_s, old.task_type.rate_per_s)
-                    old.become(state)
+                    old.update_from(state)
                     self.runner.recompute_starts(old)
                     if kind.waits or is_slower:
                         self._release_unstarted(old)
@@ -218,8 +224,8 @@ class JobWorker:
         """
         kind = state.task_type
         keep = 0 if kind.waits or kind.rate_per_s is None else ahead_max(kind.rate_per_s)
-        for job in self.runner.withdraw_type(state, keep=keep):
-            self.outcomes.unstarted(job, "waits")
+        for job in self.runner.remove_type(state, keep=keep):
+            self.outcomes.record_unstarted(job, "waits")
 
     def _type_state_of(self, kind: TaskType) -> TypeState | None:
         scheme, _, rest = kind.target.partition(":")
@@ -245,7 +251,7 @@ class JobWorker:
             timeout_s = state.timeout_s if row.timeout_ms is None else row.timeout_ms / 1000
             job = Job(row, state, self, fire_s[row.id] if fire_s else row.due_s, timeout_s)
             if row.expires_s is not None and row.expires_s <= claimed.now_s:
-                self.outcomes.expired(job)
+                self.outcomes.record_expired(job)
             else:
                 jobs.append(job)
         self.runner.put(jobs)
@@ -272,7 +278,7 @@ class JobWorker:
         """Make a type wait whose endpoint is gone: here at once, elsewhere after the write; then release its jobs."""
         job.type_state.task_type = replace(job.type_state.task_type, gone=True)
         self._suspending.add(job.type)
-        unstarted = self.runner.withdraw_type(job.type_state)
+        unstarted = self.runner.remove_type(job.type_state)
         self._marking.update([job, *unstarted])
         task = asyncio.ensure_future(self._mark_gone(job, why, unstarted))
         task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
@@ -285,12 +291,12 @@ class JobWorker:
             self._marking.difference_update([job, *unstarted])
             self.result_writer.add("release_with_error", job.id, job.fence, why)
             for other in unstarted:
-                self.outcomes.unstarted(other, "waits")
+                self.outcomes.record_unstarted(other, "waits")
         await self._refresh_types()
 
     def _release_all_unstarted(self) -> None:
-        for job in self.runner.take_back():
-            self.outcomes.unstarted(job, "shutdown")
+        for job in self.runner.remove_all():
+            self.outcomes.record_unstarted(job, "shutdown")
 
     def _claim_again(self) -> None:
         self.claimer.wake()
@@ -305,9 +311,9 @@ class JobWorker:
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
-        arriving = [(row.id, row.fence) for row in self.claimer.unaccepted()]
-        known = [*held, *arriving, *self.result_writer.known()]
-        released, locked = await self._store.strays(connection, token, known)
+        claimed = [(row.id, row.fence) for row in self.claimer.unaccepted()]
+        known = [*held, *claimed, *self.result_writer.known()]
+        released, locked = await self._store.release_unknown(connection, token, known)
         for job_id, fence in locked:  # known from now on; released when the other session ends its transaction
             self.result_writer.add("release", job_id, fence)
         self.claimer.wake()
@@ -325,8 +331,8 @@ class JobWorker:
             return
         found = dict(await self._store.check_held(connection, self._session.token, [job.id for job in held]))
         reasons = {job: "lost" if found[job.id] else "cancel" for job in held if job.id in found}
-        for job in self.runner.withdraw(reasons.keys()):
-            self.outcomes.unstarted(job, reasons[job])
+        for job in self.runner.remove_jobs(reasons.keys()):
+            self.outcomes.record_unstarted(job, reasons[job])
         for job, reason in reasons.items():
             self.runner.stop_job(job, reason)
 
@@ -346,15 +352,15 @@ class JobWorker:
                     self._cancel(job_id)
 
     def _cancel(self, job_id: int) -> None:
-        if (job := self.runner.pull(job_id)) is not None:
-            self.outcomes.unstarted(job, "cancel")
+        if (job := self.runner.remove_job(job_id)) is not None:
+            self.outcomes.record_unstarted(job, "cancel")
             return
         self._stop_running(job_id, "cancel")
 
     def _supersede(self, job_id: int) -> None:
         """Stop the older attempt of a held job that was released elsewhere and claimed here again."""
-        if (job := self.runner.pull(job_id)) is not None:
-            self.outcomes.stopped(job, "lost")
+        if (job := self.runner.remove_job(job_id)) is not None:
+            self.outcomes.record_stopped(job, "lost")
         self._stop_running(job_id, "lost")
 
     def _stop_running(self, job_id: int, reason: str) -> None:
@@ -367,8 +373,8 @@ class JobWorker:
         self.claimer.wake()
 
     def _session_lost(self) -> None:
-        for job in self.runner.take_back():
-            self.outcomes.stopped(job, "lost")
+        for job in self.runner.remove_all():
+            self.outcomes.record_stopped(job, "lost")
         for job in self.runner.running():
             self.runner.stop_job(job, "lost")
         self.result_writer.drop_all()

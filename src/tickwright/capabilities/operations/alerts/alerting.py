@@ -28,7 +28,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.masking import masked_address, masked_text, masked_tokens
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.engine.outbox.table import LANES_WALKED, lane_heads
-from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, AlertRule, Finding, summary_of
+from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, AlertFinding, AlertRule, summary_of
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import UNAVAILABLE, Connection
 from tickwright.store.queries import load
@@ -53,10 +53,10 @@ class _RuleFailedError(Exception):
     """A rule failed and aborted the transaction of the round."""
 
 
-class Findings(list[Finding]):
+class Findings(list[AlertFinding]):
     """The findings of a rule; ``cut`` where there may be more than it read."""
 
-    def __init__(self, found: Iterable[Finding] = (), *, cut: bool = False) -> None:
+    def __init__(self, found: Iterable[AlertFinding] = (), *, cut: bool = False) -> None:
         super().__init__(found)
         self.cut = cut
 
@@ -78,11 +78,11 @@ class ClockWatch:
                 self._jump_s, self._seen_s = jump_s, answered_s
         self._last = (db_s, middle_s)
 
-    def findings(self, now_s: float) -> list[Finding]:
+    def findings(self, now_s: float) -> list[AlertFinding]:
         """Return the jump within the last five minutes, if there was one."""
         if now_s - self._seen_s > JUMP_SHOWN_S:
             return []
-        return [Finding("database", {"jump_s": round(self._jump_s, 1)})]
+        return [AlertFinding("database", {"jump_s": round(self._jump_s, 1)})]
 
 
 class RuleSchedule:
@@ -105,8 +105,8 @@ class RuleSchedule:
         return True
 
     def lasting(
-        self, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str], now_s: float
-    ) -> list[Finding]:
+        self, rule: AlertRule, findings: Sequence[AlertFinding], firing: Collection[str], now_s: float
+    ) -> list[AlertFinding]:
         """Return the findings that last as long as the rule requires, and those that fire already in any process."""
         before = self._since_s.get(rule.name, {})
         since_s = {finding.subject: before.get(finding.subject, now_s) for finding in findings}
@@ -168,7 +168,7 @@ class Alerting(LeasedService):
                 if monotonic() - queried_s > ROUND_S:
                     break
             await _apply_findings(connection, CLOCK_JUMP, self.clock.findings(monotonic()), firing[CLOCK_JUMP.name])
-            failed = [Finding(name, {"error": error}) for name, error in self._failed.items()]
+            failed = [AlertFinding(name, {"error": error}) for name, error in self._failed.items()]
             await _apply_findings(connection, RULE_FAILED, failed, firing[RULE_FAILED.name])
 
     def _turn(self, rule: AlertRule) -> tuple[bool, float]:
@@ -196,7 +196,7 @@ class Alerting(LeasedService):
 
 async def _query(connection: Connection, parts: Sequence[AlertRule]) -> Findings:
     """Return the findings of a rule; its parts are the queries of several plugins."""
-    findings: dict[str, Finding] = {}
+    findings: dict[str, AlertFinding] = {}
     cut = False
     for part in parts:
         if part.name in OUTBOX:
@@ -208,7 +208,7 @@ async def _query(connection: Connection, parts: Sequence[AlertRule]) -> Findings
     return Findings(findings.values(), cut=cut)
 
 
-def _take(findings: dict[str, Finding], part: AlertRule, subject: str, facts: dict[str, Any]) -> None:
+def _take(findings: dict[str, AlertFinding], part: AlertRule, subject: str, facts: dict[str, Any]) -> None:
     """Add one subject. Equal subjects are summed where they are counted, else the first one is kept.
 
     An address is cut behind its host: the rest may be a credential, and alerts are sent to receivers.
@@ -216,17 +216,17 @@ def _take(findings: dict[str, Finding], part: AlertRule, subject: str, facts: di
     subject = (masked_address(subject) if part.counts_addresses else subject)[:SUBJECT_CHARS_MAX]
     found = findings.get(subject)
     if found is None:
-        findings[subject] = Finding(subject, facts)
+        findings[subject] = AlertFinding(subject, facts)
     elif part.counts_addresses:
-        findings[subject] = Finding(subject, {"count": found.facts["count"] + facts["count"]})
+        findings[subject] = AlertFinding(subject, {"count": found.facts["count"] + facts["count"]})
 
 
 async def _query_outbox(connection: Connection, rule: AlertRule) -> Findings:
-    findings: dict[str, Finding] = {}
+    findings: dict[str, AlertFinding] = {}
     heads = await lane_heads(connection)
     cut = any(head["cut"] for head in heads)
     if rule.name == "outbox_many_destinations":
-        return Findings([Finding("destinations", {"count": LANES_WALKED})] if cut else [])
+        return Findings([AlertFinding("destinations", {"count": LANES_WALKED})] if cut else [])
     for head in sorted(heads, key=lambda one: one["age_s"]):  # of equal subjects the oldest wins
         subject = masked_address(head["destination"])[:SUBJECT_CHARS_MAX]
         reason = head["error_message"] or "no relay has tried it"
@@ -234,12 +234,17 @@ async def _query_outbox(connection: Connection, rule: AlertRule) -> Findings:
         bound = rule.bounds[0] if rule.bounds else timedelta()
         late = isinstance(bound, timedelta) and head["age_s"] > bound.total_seconds()
         if unknown if rule.name == "outbox_unknown_scheme" else late and not unknown:
-            findings[subject] = Finding(subject, {"age_s": round(head["age_s"]), "reason": reason[:300]})
+            findings[subject] = AlertFinding(subject, {"age_s": round(head["age_s"]), "reason": reason[:300]})
     return Findings(findings.values(), cut=cut)
 
 
 async def _apply_findings(
-    connection: Connection, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str], *, cut: bool = False
+    connection: Connection,
+    rule: AlertRule,
+    findings: Sequence[AlertFinding],
+    firing: Collection[str],
+    *,
+    cut: bool = False,
 ) -> None:
     """Open, refresh and resolve the alerts of one rule, and notify the receivers of changes.
 

@@ -1,8 +1,9 @@
 """The alert rules for the outbox, sessions and the database."""
 
+from dataclasses import replace
 from datetime import timedelta
 
-from tickwright.observe.alerts import AlertRule, with_queries
+from tickwright.observe.alerts import DEAD_LETTERS, DEAD_LETTERS_MANY, AlertRule, with_queries
 from tickwright.store.queries import load, with_shared
 
 SQL = with_shared(load("tickwright.capabilities.operations.sql", "alerts.sql"), "table_lock")
@@ -24,21 +25,8 @@ RULES: tuple[AlertRule, ...] = (
     ),
     *with_queries(
         SQL,
-        AlertRule(
-            "dead_letters",
-            "warning",
-            "{count} new dead letters of {subject} within the last hour; see dead-letters list.",
-            (timedelta(hours=1),),
-            counts_addresses=True,
-        ),
-        AlertRule(
-            "dead_letters_many",
-            "warning",
-            "More than {count} jobs or messages died within the last hour; the alerts on dead letters read the newest "
-            "{count}, and may leave out types and destinations.",
-            (timedelta(hours=1),),
-            every=timedelta(minutes=1),
-        ),
+        replace(DEAD_LETTERS, counts_addresses=True),
+        DEAD_LETTERS_MANY,
         AlertRule(
             "possible_data_loss",
             "critical",

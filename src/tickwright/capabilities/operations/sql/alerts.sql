@@ -86,8 +86,8 @@ SELECT relname AS subject, jsonb_build_object('dead', n_dead_tup, 'live', n_live
 SELECT date_part('epoch', clock_timestamp()), set_config('statement_timeout', $1, true);
 
 -- name: fire
--- Open or refresh an alert: one row per rule and subject. Alerts that are opened together have the same fired_at, by which the query tell
--- finds them. Index: alerts_firing.
+-- Open or refresh an alert: one row per rule and subject. Alerts that are opened together have the same fired_at, by which the query
+-- notify of alert_receivers.sql finds them. Index: alerts_firing.
 INSERT INTO tickwright.alerts AS a (rule, subject, severity, summary, state, facts, fired_at)
 SELECT $1, u.subject, $2, u.summary, 'firing', u.facts::jsonb, statement_timestamp()
   FROM unnest($3::text[], $4::text[], $5::text[]) AS u (subject, summary, facts)

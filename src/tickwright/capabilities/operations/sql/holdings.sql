@@ -20,15 +20,6 @@ SELECT j.job_name, j.slice_start, j.slice_end, j.last_started_at, j.last_complet
        (SELECT w.id FROM tickwright.workers w WHERE w.name = regexp_replace(j.owner, ':[^:]*$', '') AND w.lost_at IS NULL ORDER BY w.id DESC LIMIT 1) AS session
   FROM tickwright.job_config j ORDER BY j.job_name LIMIT 1000;
 
--- name: break_lease
--- Take a lease away from its holder, as break_lease in leases.sql. Index: job_config_pkey.
-WITH held AS (
-  SELECT job_name, owner, version FROM tickwright.job_config WHERE job_name = $1 AND running FOR UPDATE
-)
-UPDATE tickwright.job_config j SET running = false, owner = NULL, lease_until = NULL, version = j.version + 1
-  FROM held WHERE j.job_name = held.job_name
-RETURNING held.owner, held.version AS old_version, j.version;
-
 -- name: lease_known
 -- Whether there is a lease of that name. Index: job_config_pkey.
 SELECT EXISTS (SELECT FROM tickwright.job_config WHERE job_name = $1);

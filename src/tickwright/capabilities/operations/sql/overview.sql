@@ -4,7 +4,7 @@
 -- sessions_pkey.
 SELECT clock_timestamp() AS at,
        (SELECT coalesce(json_agg(json_build_object(
-                 'id', w.id, 'roles', w.roles, 'seen_s', date_part('epoch', w.seen_at), 'began_s', date_part('epoch', w.started_at),
+                 'id', w.id, 'roles', w.roles, 'seen_s', date_part('epoch', w.seen_at),
                  'draining', w.drain_requested_at IS NOT NULL,
                  'counters', CASE WHEN w.seen_at > $1::timestamptz THEN w.facts -> 'counters' END)), '[]')
           FROM (SELECT * FROM tickwright.workers WHERE lost_at IS NULL AND lease_until > clock_timestamp()

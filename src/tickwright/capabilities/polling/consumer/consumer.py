@@ -11,7 +11,7 @@ being counted twice. README.md lists what a crash leaves at each step.
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ import structlog
 from tickwright.capabilities.polling.consumer.courier import Courier
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher, QueuedPoll
 from tickwright.capabilities.polling.consumer.result_writer import SQL, GroupWork, ResultWriter
+from tickwright.capabilities.polling.polls import AccountNames
 from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
@@ -40,7 +41,6 @@ PARTNERS_S = 2.0
 ENDED_EVERY_S = 5.0
 RETRY_S = 0.5
 RELEASE_TRIES = 3
-ACCOUNTS_MAX = 100_000
 CALLS_MAX = 256
 AHEAD_MAX_S = 60.0
 """A relay never sends a poll before its second: one that is due further ahead is not from a relay."""
@@ -81,7 +81,7 @@ async def prepare(pool: Pool, groups: Sequence[PollGroup]) -> list[PreparedGroup
         [external_id for group in groups for external_id in group.external_ids],
     )
     return [
-        PreparedGroup(row["interval_minutes"], row["now_s"], frozenset(row["over"]), frozenset(row["done"]))
+        PreparedGroup(row["interval_minutes"], row["now_s"], frozenset(row["not_polled"]), frozenset(row["done"]))
         for row in sorted(rows, key=lambda row: row["n"])
     ]
 
@@ -121,12 +121,12 @@ class PollConsumer(LoopService):
         self.writer = ResultWriter(pool, source, destination=destination, on_end=self._work_ended, probe=probe)
         self._dispatchers: dict[int, PartnerDispatcher] = {}
         self._works: set[GroupWork] = set()
-        self._unstarted: list[PollGroup] = []
-        self._accounts: dict[int, str] = {}
+        self._not_begun: list[PollGroup] = []
+        self._names = AccountNames()
         self._partners_at_s = self._swept_s = self._ended_at_s = -math.inf
         self._take_ended = asyncio.Event()
         self._take_ended.set()
-        self._group: TaskGroup | None = None
+        self._tasks: TaskGroup | None = None
         session.on_lost(self._session_lost)
 
     @property
@@ -151,16 +151,16 @@ class PollConsumer(LoopService):
 
     async def _work(self) -> None:
         """Work until stopped; after a crash of this loop, first release what it held."""
-        if self._group is not None:
+        if self._tasks is not None:
             for work in self._works:
                 self.writer.lose(work)
-            self._unstarted += [work.group for work in self._works]
+            self._not_begun += [work.group for work in self._works]
             await self._release()
             if self.stopping.is_set():  # a stop that came meanwhile has closed the dispatchers
                 return
         self._take_ended.clear()
         async with TaskGroup() as group:
-            self._group = group
+            self._tasks = group
             for dispatcher in self._dispatchers.values():
                 group.create_task(dispatcher.run())
             group.create_task(self.writer.run())
@@ -213,26 +213,26 @@ class PollConsumer(LoopService):
         await self._release()
 
     async def _release(self) -> None:
-        self._unstarted += [work.group for work in self._works if not work.abandoned]
+        self._not_begun += [work.group for work in self._works if not work.abandoned]
         self._abandon_all()
         for _ in range(RELEASE_TRIES):
             try:
-                await self._release_unstarted()
+                await self._release_not_begun()
             except UNAVAILABLE as error:
-                _log.warning("polls.not_released", groups=len(self._unstarted), error=repr(error))
+                _log.warning("polls.not_released", groups=len(self._not_begun), error=repr(error))
                 await asyncio.sleep(RETRY_S)
             else:
                 return
 
-    async def _release_unstarted(self) -> None:
+    async def _release_not_begun(self) -> None:
         """Release groups that were taken and not started; what fails is tried again before more is taken."""
-        if self._unstarted:
-            await self._source.release(self._unstarted)
-            self._unstarted = []
+        if self._not_begun:
+            await self._source.release(self._not_begun)
+            self._not_begun = []
 
     def _session_lost(self) -> None:
         self._abandon_all()
-        self._unstarted = []
+        self._not_begun = []
 
     def _abandon_all(self) -> None:
         for work in self._works:
@@ -254,18 +254,18 @@ class PollConsumer(LoopService):
             self._partners_at_s = monotonic()
         self._drop_superseded()
         await self._drop_ended()
-        await self._release_unstarted()
+        await self._release_not_begun()
         room = {number: dispatcher.room() for number, dispatcher in self._dispatchers.items()}
         groups = await self._source.take({number: most for number, most in room.items() if most})
         self._abandon_lost()
         if not groups:
             return False
-        self._unstarted = list(groups)  # so that a failure before they are started releases them
+        self._not_begun = list(groups)  # so that a failure before they are started releases them
         prepared = await prepare(self._pool, groups)
-        await self._read_accounts(groups)
+        names = await self._names.read(self._pool, (number for group in groups for number in group.account_nos))
         for group, facts in zip(groups, prepared, strict=True):
-            self._begin(group, facts)
-        self._unstarted = []
+            self._begin(group, facts, names)
+        self._not_begun = []
         return True
 
     def _abandon_lost(self) -> None:
@@ -291,10 +291,10 @@ class PollConsumer(LoopService):
                     self._contract,
                     self.writer,
                     calls_max=self._calls_max,
-                    low=self.wakeup.set,
+                    on_room=self.wakeup.set,
                 )
-                if self._group is not None:
-                    self._group.create_task(dispatcher.run())
+                if self._tasks is not None:
+                    self._tasks.create_task(dispatcher.run())
             dispatcher.courier = courier
             if settings is not None:
                 dispatcher.timeout = settings.timeout
@@ -317,22 +317,15 @@ class PollConsumer(LoopService):
             return
         self._ended_at_s = monotonic()
         waiting = {tracker_id for dispatcher in self._dispatchers.values() for tracker_id in dispatcher.waiting()}
-        ended = {row["id"] for row in await self._pool.fetch(SQL["over"], sorted(waiting))} if waiting else set()
+        ended = {row["id"] for row in await self._pool.fetch(SQL["not_polled"], sorted(waiting))} if waiting else set()
         if ended:
             for dispatcher in self._dispatchers.values():
                 dispatcher.drop(lambda poll: poll.tracker_id in ended)
 
-    async def _read_accounts(self, groups: Sequence[PollGroup]) -> None:
-        if len(self._accounts) > ACCOUNTS_MAX:
-            self._accounts.clear()
-        unknown = {number for group in groups for number in group.account_nos} - self._accounts.keys()
-        if unknown:
-            self._accounts.update(await self._pool.fetch(SQL["account_names"], sorted(unknown)))
+    def _begin(self, group: PollGroup, facts: PreparedGroup, names: Mapping[int, str]) -> None:
+        """Skip polls that are done or listed twice, drop superseded ones and those of ended trackers, queue the rest.
 
-    def _begin(self, group: PollGroup, facts: PreparedGroup) -> None:
-        """Skip polls that are done or listed twice, drop those that are superseded or over, and queue the rest.
-
-        A group without a slot has no end, and one that is due ahead was not sent by a relay: no call is made for them.
+        A group whose slot does not exist, or that is due too far ahead, is not from a relay: none of its polls is made.
         """
         interval = facts.interval_minutes or 0
         superseded_at_s = (group.due_at + timedelta(minutes=interval)).timestamp() if interval else -math.inf
@@ -349,7 +342,7 @@ class PollConsumer(LoopService):
             if tracker_id in facts.not_polled or facts.now_s >= superseded_at_s:
                 work.dropped += 1
                 continue
-            account_id = self._accounts.get(account_no) or str(account_no)
+            account_id = names.get(account_no) or str(account_no)
             todo.append(QueuedPoll(work, tracker_id, external_id, account_id))
         work.left = len(todo)
         if todo:

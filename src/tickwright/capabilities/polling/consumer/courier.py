@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, TypeAlias
 
+from tickwright.capabilities.polling.trackers.requests import STATUS_CHARS_MAX
 from tickwright.domain.errors import Rejected, storable
 from tickwright.engine.registry import Registry
 from tickwright.partners.outcomes import Failed, Throttled
 
-STATUS_CHARS_MAX = 100
 EVENTS_MAX = 100
 EVENT_TEXT_CHARS_MAX = 500
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,8 +16,9 @@ import structlog
 
 from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Poll, Result
 from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, GroupWork, ResultWriter
+from tickwright.capabilities.polling.polls import poll_id
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.tasks import cancel_safe, end_task, ends_task, is_set_within
+from tickwright.engine.tasks import cancel_safe, end_task, is_final_cancel, is_set_within
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
 from tickwright.partners.contract import PartnerContract
@@ -49,7 +50,7 @@ class PartnerDispatcher:
 
     Args:
         calls_max: Calls at once in this process, whatever the partner allows.
-        low: Called when more polls can be taken.
+        on_room: Called when more polls can be taken.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class PartnerDispatcher:
         writer: ResultWriter,
         *,
         calls_max: int,
-        low: Callable[[], None],
+        on_room: Callable[[], None],
     ) -> None:
         self.partner_no, self.name = partner_no, name
-        self._writer, self._calls_max, self._low = writer, calls_max, low
+        self._writer, self._calls_max, self._on_room = writer, calls_max, on_room
         self.permits = contract.permits_of(partner_no, name)
         self.courier: Courier | None = None
         self.timeout = timedelta(seconds=10)
@@ -179,7 +180,7 @@ class PartnerDispatcher:
                 continue
             self.permits.expected = len(self._queue)
             if len(self._queue) * 2 <= self._group_polls:
-                self._low()
+                self._on_room()
             task = asyncio.create_task(cancel_safe(self._poll(item, courier, permit)))
             self._running.add(task)
             task.add_done_callback(self._ran)
@@ -231,7 +232,7 @@ class PartnerDispatcher:
 
     async def _call(self, item: QueuedPoll, courier: Courier) -> Result:
         poll = Poll(
-            f"poll_{item.tracker_id}_{int(item.work.group.due_at.timestamp())}",
+            poll_id(item.tracker_id, item.work.group.due_at),
             item.tracker_id,
             item.external_id,
             item.account_id,
@@ -244,7 +245,7 @@ class PartnerDispatcher:
             async with within:
                 result: object = await courier(poll)
         except BaseException as error:  # the user's function: whatever it raises is a failed call
-            if ends_task(error):
+            if is_final_cancel(error):
                 raise
             if within.expired():
                 return Failed("timeout")

@@ -41,7 +41,7 @@ class QueueSource:
     def __init__(self, pool: Pool, session: Session) -> None:
         self._pool, self._session = pool, session
         self._taken: set[_Take] = set()
-        self._gate = ClaimGate(pool.acquire, session, "polls", self._strays, owned=_SQL["owned"])
+        self._gate = ClaimGate(pool.acquire, session, "polls", self._release_unknown, owns_any_sql=_SQL["owned"])
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Claim groups under the session's token."""
@@ -53,10 +53,10 @@ class QueueSource:
         rows = sorted(rows, key=lambda row: (row["due_at"], row["seq"]))
         return [QueuedGroup(row[0], token, *row[1:]) for row in rows]
 
-    async def _strays(self, connection: Connection, token: int) -> int:
+    async def _release_unknown(self, connection: Connection, token: int) -> int:
         self._taken = {take for take in self._taken if take[1] == token}
         keys, instants = [take[0] for take in self._taken], [take[2] for take in self._taken]
-        return int(await connection.fetchval(_SQL["strays"], token, keys, instants))
+        return int(await connection.fetchval(_SQL["release_unknown"], token, keys, instants))
 
     async def hold(self, connection: Connection, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
         """Lock the rows that are unchanged since the take."""
@@ -68,7 +68,7 @@ class QueueSource:
         """Delete the rows, which ``hold`` has locked."""
         await connection.execute(_SQL["finish"], [group.key for group in groups])
 
-    async def finished(self, groups: Sequence[PollGroup]) -> None:
+    async def after_commit(self, groups: Sequence[PollGroup]) -> None:
         """Remove them from the groups that this process has; their rows were deleted in the transaction."""
         self._taken -= _takes(groups)
 
@@ -77,7 +77,7 @@ class QueueSource:
         return group.owner != self._session.token
 
     async def release(self, groups: Sequence[PollGroup]) -> None:
-        """Release them; rows that cannot be released now are strays, which the gate releases."""
+        """Release them; rows that cannot be released now are released by the gate."""
         try:
             await self._release_rows(groups)
         except BaseException:
@@ -153,11 +153,11 @@ class QueueBesideLog:
         await self._queue.finish(connection, parked)
         await self._log.finish(connection, read)
 
-    async def finished(self, groups: Sequence[PollGroup]) -> None:
+    async def after_commit(self, groups: Sequence[PollGroup]) -> None:
         """Report the finished groups of each source."""
         parked, read = _split(groups)
-        await self._queue.finished(parked)
-        await self._log.finished(read)
+        await self._queue.after_commit(parked)
+        await self._log.after_commit(read)
 
     def has_lost(self, group: PollGroup) -> bool:
         """Return whether its source has lost it."""

@@ -77,7 +77,7 @@ async def write_results(
     Raises:
         UnwritableError: One of the answers cannot be written. Permanent: do not retry it.
     """
-    await connection.execute(SQL["lock_turns"], *_columns(sorted(results)))
+    await connection.execute(SQL["lock_slices"], *_columns(sorted(results)))
     written = WrittenResults()
     for step in _steps(results):
         await _write(connection, results, step, destination, written)
@@ -216,7 +216,7 @@ class ResultWriter:
         self._pool, self._source, self._destination = pool, source, destination
         self._on_end, self._probe = on_end, probe
         self._waiting: dict[GroupWork, None] = {}
-        self._backlog = 0
+        self._unwritten = 0
         self._alone = False
         self._locked: dict[int, set[GroupWork]] = {}
         self._locked_answers = 0
@@ -230,12 +230,12 @@ class ResultWriter:
     @property
     def backlog(self) -> int:
         """Answers that are not written yet, without those of locked trackers."""
-        return self._backlog - self._locked_answers
+        return self._unwritten - self._locked_answers
 
     @property
     def unwritten(self) -> int:
         """Answers that are not written yet."""
-        return self._backlog
+        return self._unwritten
 
     def add(self, work: GroupWork, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
         """Add an answer; of two for one poll the first counts."""
@@ -244,7 +244,7 @@ class ResultWriter:
             return
         if tracker_id not in work.answers:
             work.answers[tracker_id] = (answer, terminal)
-            self._backlog += 1
+            self._unwritten += 1
         self.write_soon(work)
 
     def write_soon(self, work: GroupWork) -> None:
@@ -291,7 +291,7 @@ class ResultWriter:
             self._isolate(answers, error)
             return
         except UNAVAILABLE as error:
-            _log.warning("polls.results_not_written", error=repr(error), answers=self._backlog)
+            _log.warning("polls.results_not_written", error=repr(error), answers=self._unwritten)
             self._waiting.update(dict.fromkeys(answers))
             await asyncio.sleep(RETRY_S)
             return
@@ -363,7 +363,7 @@ class ResultWriter:
 
     def _drop(self, work: GroupWork, tracker_id: int) -> None:
         del work.answers[tracker_id]
-        self._backlog -= 1
+        self._unwritten -= 1
         self.lost += 1
         work.left -= 1
         work.dropped += 1
@@ -394,7 +394,7 @@ class ResultWriter:
             self.events += written.events
             self.late += written.late
             self.superseded += sum(work.dropped for work in finished)
-            await self._source.finished([work.group for work in finished])
+            await self._source.after_commit([work.group for work in finished])
         return _Outcome(set(ours), set(finished), written.locked)
 
     def _finish(self, work: GroupWork, tried: Answers, outcome: _Outcome) -> None:
@@ -409,7 +409,7 @@ class ResultWriter:
                 continue
             self._undefer(work, tracker_id)
             del work.answers[tracker_id]
-            self._backlog -= 1
+            self._unwritten -= 1
             work.left -= 1
         if work in outcome.finished:
             self._waiting.pop(work, None)
@@ -421,7 +421,7 @@ class ResultWriter:
         """Drop the answers of a group that this process does not own any more."""
         for tracker_id in work.answers:
             self._undefer(work, tracker_id)
-        self._backlog -= len(work.answers)
+        self._unwritten -= len(work.answers)
         self.lost += len(work.answers)
         work.answers.clear()
         work.abandoned = True

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from tickwright.capabilities.polling.polls import poll_id
 from tickwright.ports.polls import Committed, PollRecord, Record
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
@@ -148,10 +149,9 @@ def poll_records(rows: list[FrozenRow], accounts: Mapping[int, str]) -> Iterator
     """Return the records of a frozen batch, always in the same order; a deleted account is named by its number."""
     for row in rows:
         slot = ("slot_id", b"%d" % row.slot_id)
-        due_second = int(row.due_at.timestamp())
         due_at = row.due_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for tracker_id, account_no, external_id in zip(row.ids, row.account_nos, row.external_ids, strict=True):
-            event_id = f"poll_{tracker_id}_{due_second}"
+            event_id = poll_id(tracker_id, row.due_at)
             account_id = accounts.get(account_no) or str(account_no)
             message = PollMessage(
                 VERSION, event_id, tracker_id, due_at, row.partner, account_id, external_id, row.slot_id

@@ -27,6 +27,7 @@ from functools import partial
 
 import structlog
 
+from tickwright.capabilities.polling.polls import AccountNames
 from tickwright.capabilities.polling.relay import batches
 from tickwright.capabilities.polling.relay.batches import Numbers, poll_records
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
@@ -125,7 +126,6 @@ RETRY = RetryPolicy(base=timedelta(milliseconds=200), cap=timedelta(seconds=5))
 REFUSED_S = 5.0
 REASON_CHARS_MAX = 1000
 RELEASE_MARGIN_S = 0.002
-ACCOUNTS_MAX = 100_000
 
 
 def lease_name(shard: int) -> str:
@@ -142,7 +142,7 @@ class PollRelay(LeasedService):
         terms: Of the lease; no transaction of Kafka depends on its length.
 
     Attributes:
-        refusal: Why the relay is blocked; ``None`` while it works. Nothing is decided by it.
+        blocked_by: Why the relay is blocked; ``None`` while it works. Nothing is decided by it.
 
     Invariants:
         PRL-1: a batch is frozen before it is sent, and every attempt sends the same values under the same ids.
@@ -168,9 +168,10 @@ class PollRelay(LeasedService):
         self._topic, self.shard = topic, shard
         self._bounds = bounds or batches.BatchBounds()
         self.counters = PollRelayCounters()
-        self.refusal: TickwrightError | None = None
+        self.blocked_by: TickwrightError | None = None
         self._reported: tuple[str, str] | None = None
-        self._accounts: dict[int, str] = {}
+        self._names = AccountNames()
+        self._accounts: Mapping[int, str] = {}
         self._failures = 0
         self._swept_s, self._sweep_every_s = float("-inf"), SWEEP_EVERY_S if log is None else SWEEP_PARKED_EVERY_S
 
@@ -185,19 +186,19 @@ class PollRelay(LeasedService):
             Sample("tickwright_poll_batches_total", counters.doubts, (shard, "doubt")),
             Sample("tickwright_poll_batches_total", counters.fenced, (shard, "fenced")),
             Sample("tickwright_poll_relay_opens_total", counters.opened, (shard,)),
-            Sample("tickwright_poll_relay_stands", float(self.refusal is not None), (shard,)),
+            Sample("tickwright_poll_relay_stands", float(self.blocked_by is not None), (shard,)),
         ]
 
     # ------------------------------------------------------------------ why it is blocked
 
     async def _open(self, lease: Lease) -> None:
         """Create the shard's row. A predecessor's reason stays until this relay works or is blocked itself."""
-        self.refusal, self._reported = None, ("", "")
+        self.blocked_by, self._reported = None, ("", "")
         await self._report(lease, "open_shard")
 
     async def _block(self, lease: Lease, error: TickwrightError) -> None:
         """Report why the relay is blocked; without the database only in the log and the metrics."""
-        self.refusal = error
+        self.blocked_by = error
         reason = (error.code, error.message)
         if self._reported != reason and await self._report(
             lease, "block", error.code, error.message[:REASON_CHARS_MAX]
@@ -205,7 +206,7 @@ class PollRelay(LeasedService):
             self._reported = reason
 
     async def _unblock(self, lease: Lease) -> None:
-        self.refusal = None
+        self.blocked_by = None
         if self._reported is not None and await self._report(lease, "unblock"):
             self._reported = None
 
@@ -243,7 +244,7 @@ class PollRelay(LeasedService):
         """Open the log, mark what it proves, and publish; return whether another writer has fenced this one."""
         self.counters.opened += 1
         position = await log.open(self.shard)
-        await self._reconcile(lease, position, NO_OFFSETS if position is None else log.committed(position))
+        await self._mark_proven(lease, position, NO_OFFSETS if position is None else log.committed(position))
         while self._works(lease):
             await self._sweep_queue(lease)
             found = await self._freeze(lease)
@@ -276,7 +277,7 @@ class PollRelay(LeasedService):
                 dropped, left = await batches.drop_superseded(connection, self.shard, DROP_ROWS_MAX)
             self.counters.superseded += dropped
 
-    async def _reconcile(self, lease: Lease, position: int | None, committed: Committed) -> None:
+    async def _mark_proven(self, lease: Lease, position: int | None, committed: Committed) -> None:
         """Mark what the position proves as published; under the lease, so that a relay that lost it stops here."""
         async with lease.transaction() as connection:
             if connection is None:
@@ -297,17 +298,8 @@ class PollRelay(LeasedService):
             self.counters.superseded += dropped
             if found is None:
                 return await batches.next_release_s(connection, self.shard)
-            unknown = {number for row in found.rows for number in row.account_nos} - self._accounts.keys()
-            if unknown:
-                rows = await connection.fetch(batches.SQL["account_ids"], list(unknown))
-                self._remember({row["account_no"]: row["account_id"] for row in rows}, found)
+            self._accounts = await self._names.read(connection, (no for row in found.rows for no in row.account_nos))
             return found
-
-    def _remember(self, names: Mapping[int, str], batch: batches.FrozenBatch) -> None:
-        if len(self._accounts) > ACCOUNTS_MAX:
-            wanted = {number for row in batch.rows for number in row.account_nos}
-            self._accounts = {number: name for number, name in self._accounts.items() if number in wanted}
-        self._accounts = {**self._accounts, **names}  # a new dict: a thread may still read the old one
 
     async def _mark_up_to(self, lease: Lease, number: int, committed: Committed) -> None:
         async with lease.transaction() as connection:

@@ -88,19 +88,19 @@ SELECT p.name AS partner, t.trackers * (SELECT greatest(1, c.relpages / $2::floa
 -- Small: a row per slot that is due in that hour. Index: poll_slices_pkey.
 WITH span AS MATERIALIZED (
   SELECT date_bin('5 minutes', clock_timestamp(), 'epoch') + interval '5 minutes' AS from_at
-), turn AS (
+), scheduled_poll AS (
   SELECT s.slot_id, s.prev_due_at, due.at
     FROM span CROSS JOIN tickwright.poll_slots s
    CROSS JOIN LATERAL generate_series(s.next_due_at, span.from_at + interval '59 minutes', make_interval(mins => s.interval_minutes)) AS due (at)
    WHERE s.next_due_at < span.from_at + interval '1 hour' AND due.at >= span.from_at
 )
-SELECT p.name AS partner, date_bin('5 minutes', turn.at, 'epoch') AS slice_at,
+SELECT p.name AS partner, date_bin('5 minutes', scheduled_poll.at, 'epoch') AS slice_at,
        sum(greatest(0, (SELECT coalesce(sum(load), 0) FROM unnest(l.loads) AS load) - l.skipped))::bigint AS polls
-  FROM turn
-  JOIN tickwright.poll_slices l ON l.due_at = turn.prev_due_at AND l.slot_id = turn.slot_id AND NOT l.coalesced
+  FROM scheduled_poll
+  JOIN tickwright.poll_slices l ON l.due_at = scheduled_poll.prev_due_at AND l.slot_id = scheduled_poll.slot_id AND NOT l.coalesced
   JOIN tickwright.partners p ON p.partner_no = l.partner_no
  GROUP BY 1, 2;
 
--- name: partner_limits
--- The settings of every partner. Small: a row per partner.
-SELECT name, settings::text AS settings FROM tickwright.partners ORDER BY name LIMIT 10000;
+-- name: account_names
+-- Names of accounts by their numbers. Index: polling_schedule_config_account_no_key.
+SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE account_no = ANY ($1::integer[]);

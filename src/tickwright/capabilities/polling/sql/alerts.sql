@@ -27,7 +27,7 @@ HAVING count(*) > 0;
 -- were late, given up, or deferred by a cap. It leaves out quiet hours, rounded to five minutes as the judge does, and slots from
 -- before the partner was changed. A wheel has one slot for a minute; OFFSET 0 makes the planner look up each of them in the index,
 -- whatever it estimates for the ledger. Index: poll_slices_pkey.
-WITH turns AS MATERIALIZED (
+WITH minutes AS MATERIALIZED (
   SELECT l.partner_no, w.interval_minutes, date_bin('5 minutes', minute.at, 'epoch') AS from_at, min(minute.at) AS since,
          sum(l.selected + l.deferred) AS meant, sum(l.selected + l.deferred - l.polled) AS missed
     FROM tickwright.poll_wheels w
@@ -41,9 +41,9 @@ WITH turns AS MATERIALIZED (
    GROUP BY 1, 2, 3
 )
 SELECT p.name AS subject, jsonb_build_object('count', sum(t.missed), 'since', min(t.since))::text AS facts
-  FROM tickwright.partners p JOIN turns t ON t.partner_no = p.partner_no
+  FROM tickwright.partners p JOIN minutes t ON t.partner_no = p.partner_no
  WHERE p.paused_at IS NULL AND t.since >= p.promised_since
-   AND p.partner_no IN (SELECT partner_no FROM turns WHERE missed > 0)
+   AND p.partner_no IN (SELECT partner_no FROM minutes WHERE missed > 0)
    AND NOT tickwright.quiet_at(p.settings, t.from_at)
    AND NOT tickwright.quiet_at(p.settings, t.from_at + interval '5 minutes' + t.interval_minutes * interval '6 seconds')
  GROUP BY p.name HAVING sum(t.missed) > 0.01 * sum(t.meant) LIMIT 1000;
@@ -104,14 +104,14 @@ SELECT p.name AS subject, jsonb_build_object('open_until', s.open_until, 'error'
 -- Partners that no process can call although consumers are live: their settings have no http, and no consumer has a function for
 -- them. Only those with a slot that was selected within the last interval and was due longer than $1 ago.
 -- Small: a row per partner; for those few, poll_places_pkey, and poll_slices_pkey backwards to the first hit.
-SELECT p.name AS subject, jsonb_build_object('count', sum(turn.selected))::text AS facts
+SELECT p.name AS subject, jsonb_build_object('count', sum(minute.selected))::text AS facts
   FROM tickwright.partners p
   JOIN tickwright.poll_places n ON n.partner_no = p.partner_no
  CROSS JOIN LATERAL (
    SELECT l.selected FROM tickwright.poll_slices l
     WHERE l.due_at BETWEEN clock_timestamp() - $1::interval - make_interval(mins => n.interval_minutes + 2) AND clock_timestamp() - $1::interval
       AND l.partner_no = p.partner_no AND l.interval_minutes = n.interval_minutes AND l.selected > 0
-    ORDER BY l.due_at DESC LIMIT 1) AS turn
+    ORDER BY l.due_at DESC LIMIT 1) AS minute
  WHERE jsonb_typeof(p.settings -> 'http') IS DISTINCT FROM 'object' AND p.paused_at IS NULL
    AND EXISTS (SELECT FROM tickwright.workers w
                 WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'poll-consumer' = ANY (w.roles))

@@ -2,32 +2,28 @@
 -- Facts about groups before their polls are made: the interval, the polls that are done already (the inbox), and the trackers that
 -- are no longer polled or differ from the poll, which is then not from a relay. Group $1[i] is of slot $2[i], second $3[i], partner
 -- $4[i]; tracker $6[j] with the external id $7[j] belongs to group $5[j]. Index: poll_slots_pkey, poll_done_due, trackers_pkey.
-WITH turn AS MATERIALIZED (
+WITH poll_group AS MATERIALIZED (
   SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[]) AS t (n, slot_id, due_at, partner_no)
 ), poll AS MATERIALIZED (
   SELECT * FROM unnest($5::integer[], $6::bigint[], $7::text[]) AS p (n, id, external_id)
-), over AS (
+), not_polled AS (
   SELECT p.n, array_agg(p.id) AS ids
-    FROM poll p JOIN turn t USING (n) LEFT JOIN tickwright.trackers k ON k.id = p.id
+    FROM poll p JOIN poll_group g USING (n) LEFT JOIN tickwright.trackers k ON k.id = p.id
    WHERE k.id IS NULL OR k.ended_at IS NOT NULL OR k.tracking_until <= now()
-      OR k.external_id <> p.external_id OR k.partner_no <> t.partner_no
+      OR k.external_id <> p.external_id OR k.partner_no <> g.partner_no
    GROUP BY p.n
 )
-SELECT t.n, s.interval_minutes, date_part('epoch', clock_timestamp()) AS now_s, coalesce(over.ids, '{}') AS over,
+SELECT g.n, s.interval_minutes, date_part('epoch', clock_timestamp()) AS now_s, coalesce(not_polled.ids, '{}') AS not_polled,
        ARRAY (SELECT unnest(d.ids) FROM tickwright.poll_done d
-               WHERE d.slot_id = t.slot_id AND d.due_at = t.due_at AND d.partner_no = t.partner_no) AS done
-  FROM turn t LEFT JOIN tickwright.poll_slots s USING (slot_id) LEFT JOIN over USING (n);
+               WHERE d.slot_id = g.slot_id AND d.due_at = g.due_at AND d.partner_no = g.partner_no) AS done
+  FROM poll_group g LEFT JOIN tickwright.poll_slots s USING (slot_id) LEFT JOIN not_polled USING (n);
 
--- name: over
+-- name: not_polled
 -- Those of the trackers $1, whose polls wait in a consumer, that are no longer polled. Index: trackers_pkey.
 SELECT u.id FROM unnest($1::bigint[]) AS u (id) LEFT JOIN tickwright.trackers k ON k.id = u.id
  WHERE k.id IS NULL OR k.ended_at IS NOT NULL OR k.tracking_until <= now();
 
--- name: account_names
--- Names of accounts by their numbers. Index: polling_schedule_config_account_no_key.
-SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE account_no = ANY ($1::integer[]);
-
--- name: lock_turns
+-- name: lock_slices
 -- Lock the slice ledger's rows of the given slots, seconds and partners until the end of the transaction; write_results changes them.
 -- So only one transaction writes results of one minute, slot and partner, and two deliveries of one poll cannot both find it undone.
 -- All transactions lock in the same order. Index: poll_slices_pkey.
@@ -50,8 +46,8 @@ SELECT FROM tickwright.poll_slices AS l
 -- An answer with the mark that the tracker has contains nothing new; the mark is NULL while an event is ahead of the clock.
 -- A status's instant ahead of the clock counts as none, and an event ahead of it is published when its time has come: neither hides
 -- later events. Of two statuses of one instant the last answer counts; a terminal one counts whatever its instant.
--- Runs in a transaction that has held the groups and called lock_turns. Index: poll_done_due, trackers_pkey, poll_slices_pkey.
-WITH turn AS MATERIALIZED (
+-- Runs in a transaction that has held the groups and called lock_slices. Index: poll_done_due, trackers_pkey, poll_slices_pkey.
+WITH poll_group AS MATERIALIZED (
   SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[], $5::integer[])
     AS t (n, slot_id, due_at, partner_no, interval_minutes)
 ), answer AS MATERIALIZED (
@@ -63,15 +59,15 @@ WITH turn AS MATERIALIZED (
     FROM unnest($6::integer[], $7::bigint[], $8::text[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::bigint[], $14::boolean[])
     AS a (n, id, status, at, newest_at, first_events, last_events, mark, terminal)
 ), done AS MATERIALIZED (
-  SELECT DISTINCT t.n, x.id
-    FROM turn t JOIN tickwright.poll_done d ON d.slot_id = t.slot_id AND d.due_at = t.due_at AND d.partner_no = t.partner_no
+  SELECT DISTINCT g.n, x.id
+    FROM poll_group g JOIN tickwright.poll_done d ON d.slot_id = g.slot_id AND d.due_at = g.due_at AND d.partner_no = g.partner_no
    CROSS JOIN LATERAL unnest(d.ids) AS x (id)
 ), fresh AS MATERIALIZED (
   SELECT a.* FROM answer a WHERE NOT EXISTS (SELECT FROM done WHERE done.n = a.n AND done.id = a.id)
 ), judged AS MATERIALIZED (
-  SELECT k.id, k.xmin AS version, k.status AS old_status, k.account_no, k.partner_no, k.external_id, t.due_at, f.newest_at,
+  SELECT k.id, k.xmin AS version, k.status AS old_status, k.account_no, k.partner_no, k.external_id, g.due_at, f.newest_at,
          f.status, f.at, f.terminal, k.status_at AS old_at, f.mark, new.events
-    FROM fresh f JOIN turn t USING (n) JOIN tickwright.trackers k ON k.id = f.id
+    FROM fresh f JOIN poll_group g USING (n) JOIN tickwright.trackers k ON k.id = f.id
    CROSS JOIN LATERAL (
      SELECT CASE WHEN f.last_events <> '[]' AND (k.told_mark = f.mark) IS NOT TRUE AND k.events IS DISTINCT FROM f.last_events::jsonb THEN (
        SELECT jsonb_agg(s.e ORDER BY s.at, s.text)
@@ -90,14 +86,14 @@ WITH turn AS MATERIALIZED (
   SELECT id FROM judged EXCEPT SELECT id FROM changed
 ), written AS MATERIALIZED (
   SELECT f.n, f.id FROM fresh f WHERE NOT EXISTS (SELECT FROM locked WHERE locked.id = f.id)
-), ledger AS (
+), done_polls AS (
   INSERT INTO tickwright.poll_done (slot_id, due_at, partner_no, done_at, ids)
-  SELECT t.slot_id, t.due_at, t.partner_no, clock_timestamp(), array_agg(w.id ORDER BY w.id)
-    FROM written w JOIN turn t USING (n) GROUP BY t.slot_id, t.due_at, t.partner_no
+  SELECT g.slot_id, g.due_at, g.partner_no, clock_timestamp(), array_agg(w.id ORDER BY w.id)
+    FROM written w JOIN poll_group g USING (n) GROUP BY g.slot_id, g.due_at, g.partner_no
 ), counted AS (
-  SELECT date_trunc('minute', t.due_at) AS due_at, t.slot_id, t.partner_no, coalesce(sum(c.polled), 0) AS polled,
-         coalesce(sum(c.polled) FILTER (WHERE clock_timestamp() > t.due_at + t.interval_minutes * interval '6 seconds'), 0) AS late
-    FROM turn t LEFT JOIN (SELECT n, count(*) AS polled FROM written GROUP BY n) AS c USING (n)
+  SELECT date_trunc('minute', g.due_at) AS due_at, g.slot_id, g.partner_no, coalesce(sum(c.polled), 0) AS polled,
+         coalesce(sum(c.polled) FILTER (WHERE clock_timestamp() > g.due_at + g.interval_minutes * interval '6 seconds'), 0) AS late
+    FROM poll_group g LEFT JOIN (SELECT n, count(*) AS polled FROM written GROUP BY n) AS c USING (n)
    GROUP BY 1, 2, 3
 ), slices AS (
   UPDATE tickwright.poll_slices s

@@ -1,14 +1,14 @@
 -- name: to_judge
 -- The next slot of each wheel to judge: each of its polls was either made within a tenth of its interval after its second, or is
 -- stale by now. It goes back one interval at most, because the ledger deletes older polls. Small: a row per wheel.
-SELECT w.first_slot_id + (date_part('epoch', turn.due_at)::bigint / 60 % w.interval_minutes)::integer AS slot_id,
-       w.interval_minutes, turn.due_at
+SELECT w.first_slot_id + (date_part('epoch', minute.due_at)::bigint / 60 % w.interval_minutes)::integer AS slot_id,
+       w.interval_minutes, minute.due_at
   FROM tickwright.poll_wheels w
  CROSS JOIN LATERAL (
    SELECT date_trunc('minute', clock_timestamp() - interval '65 seconds' - w.interval_minutes * interval '6 seconds') AS at) AS last
  CROSS JOIN LATERAL (
-   SELECT greatest(w.judged_until + interval '1 minute', last.at - make_interval(mins => w.interval_minutes - 1)) AS due_at) AS turn
- WHERE turn.due_at <= last.at ORDER BY turn.due_at, w.interval_minutes;
+   SELECT greatest(w.judged_until + interval '1 minute', last.at - make_interval(mins => w.interval_minutes - 1)) AS due_at) AS minute
+ WHERE minute.due_at <= last.at ORDER BY minute.due_at, w.interval_minutes;
 
 -- name: judge
 -- Judge the minute $2 of slot $1, of interval $3, once. Per account: how many trackers were to be polled, how many were polled within

@@ -29,22 +29,18 @@ SELECT (SELECT CASE WHEN count(*) < 5 * $1::integer THEN count(*)
          AS ahead;
 
 -- name: partners
--- What became of each partner's time slots of the last ten minutes, what it allows, and what keeps it from being called. Index:
+-- What became of each partner's time slots of the last ten minutes, what it allows, and what decides whether it is called. Index:
 -- poll_slices_pkey.
 SELECT p.name, coalesce(sum(l.selected), 0)::bigint AS selected, coalesce(sum(l.polled), 0)::bigint AS polled,
        coalesce(sum(l.late), 0)::bigint AS late, coalesce(sum(l.superseded), 0)::bigint AS superseded,
        coalesce(round((sum(l.polled) / greatest(60, date_part('epoch', clock_timestamp() - min(l.due_at))))::numeric, 1), 0)::float8 AS polls_per_s,
        coalesce(p.settings ->> 'rate', 'any rate') AS allowed,
-       CASE WHEN p.paused_at IS NOT NULL THEN 'paused'
-            WHEN s.breaker = 'open' THEN 'breaker open'
-            WHEN s.breaker = 'half_open' THEN 'one trial'
-            WHEN s.blocked_until > clock_timestamp() THEN 'asked for silence'
-            ELSE 'called' END AS state
+       clock_timestamp() AS now, p.paused_at, p.settings::text AS settings, s.breaker, s.open_until, s.blocked_until
   FROM tickwright.partners p
   LEFT JOIN tickwright.partner_states s ON s.partner_no = p.partner_no
   LEFT JOIN tickwright.poll_slices l
     ON l.partner_no = p.partner_no AND l.due_at BETWEEN clock_timestamp() - interval '10 minutes' AND clock_timestamp()
- GROUP BY p.name, p.settings, p.paused_at, s.breaker, s.blocked_until ORDER BY p.name LIMIT 20;
+ GROUP BY p.name, p.settings, p.paused_at, s.breaker, s.open_until, s.blocked_until ORDER BY p.name LIMIT 20;
 
 -- name: freshness
 -- How fresh accounts are within their last intervals: the share of fresh polls, how many accounts are judged, how many lag, and the worst

@@ -6,11 +6,11 @@ WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $4 FOR KEY SHARE
 ), picked AS MATERIALIZED (
   SELECT q.seq
-    FROM mine CROSS JOIN unnest($2::smallint[], $3::integer[]) AS room (partner_no, turns)
+    FROM mine CROSS JOIN unnest($2::smallint[], $3::integer[]) AS room (partner_no, groups)
    CROSS JOIN LATERAL (
     SELECT w.seq FROM tickwright.poll_queue w
      WHERE w.partner_no = room.partner_no AND w.owner IS NULL AND w.due_at <= now()
-     ORDER BY w.due_at, w.seq LIMIT room.turns FOR UPDATE SKIP LOCKED) AS q
+     ORDER BY w.due_at, w.seq LIMIT room.groups FOR UPDATE SKIP LOCKED) AS q
 )
 UPDATE tickwright.poll_queue q SET owner = $1, taken_at = clock_timestamp()
  WHERE q.seq = ANY (ARRAY (SELECT seq FROM picked)) AND q.owner IS NULL
@@ -44,8 +44,9 @@ WITH back AS (
 SELECT count(*) FROM back;
 
 -- name: orphans
--- Release groups with the token of a session that has left or is lost: it could not release them, or its claim committed later.
--- Skips rows that a write of results has locked. Index: poll_queue_taken, workers_pkey.
+-- Release groups with the token of a session that is lost or has no row. The transaction that ends a session releases its groups, so
+-- these are of a session whose row was deleted otherwise, for example by plain SQL. Skips rows that a write of results has locked.
+-- Index: poll_queue_taken, workers_pkey.
 WITH gone AS MATERIALIZED (
   SELECT DISTINCT q.owner FROM tickwright.poll_queue q
    WHERE q.owner IS NOT NULL
@@ -59,7 +60,7 @@ WITH gone AS MATERIALIZED (
 )
 SELECT count(*) FROM back;
 
--- name: strays
+-- name: release_unknown
 -- Release groups with our token $1 that this process does not know; it knows $2, taken at $3. Their claim was committed, and its
 -- answer was lost. Runs after refuse_claims. Index: poll_queue_taken.
 WITH back AS (

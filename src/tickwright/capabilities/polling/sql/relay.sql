@@ -36,7 +36,7 @@ WITH waiting AS MATERIALIZED (
   RETURNING date_trunc('minute', due_at, 'UTC') AS due_at, slot_id, partner_no, cardinality(ids) AS trackers
 ), counted AS (
   SELECT due_at, slot_id, partner_no, sum(trackers)::integer AS trackers FROM gone GROUP BY due_at, slot_id, partner_no
-), ledger AS (
+), slices AS (
   UPDATE tickwright.poll_slices s SET superseded = s.superseded + c.trackers
     FROM counted c WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no
 )
@@ -79,7 +79,7 @@ WITH waiting AS MATERIALIZED (
    WHERE x.id <> ALL (ARRAY (SELECT unnest(d.ids) FROM tickwright.poll_done d
                               WHERE d.slot_id = g.slot_id AND d.due_at = g.due_at AND d.partner_no = g.partner_no))
    GROUP BY 1, 2, 3
-), ledger AS (
+), slices AS (
   UPDATE tickwright.poll_slices s SET superseded = greatest(s.superseded, least(s.superseded + c.trackers, s.selected - s.polled))
     FROM counted c WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no
 )
@@ -113,10 +113,6 @@ SELECT r.batch_no, o.due_at, o.slot_id, coalesce(p.name, o.partner_no::text) AS 
  WHERE r.shard = $1 AND r.batch_no > r.published_no
  ORDER BY o.id;
 
--- name: account_ids
--- The names of accounts. Index: polling_schedule_config_account_no_key.
-SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE account_no = ANY ($1::integer[]);
-
 -- name: mark_published
 -- Mark the batches of a shard up to number $2 as published on the topic $3: delete their rows, and count them in the slice ledger.
 -- Fenced by the transaction's lease, and once per number. For explain and for lists it also writes: the batches of each slice; the
@@ -134,7 +130,7 @@ WITH relay AS (
   RETURNING date_trunc('minute', o.due_at, 'UTC') AS due_at, o.slot_id, o.partner_no, cardinality(o.ids) AS trackers, o.release_at
 ), counted AS (
   SELECT due_at, slot_id, partner_no, sum(trackers)::integer AS trackers FROM gone GROUP BY due_at, slot_id, partner_no
-), ledger AS (
+), slices AS (
   UPDATE tickwright.poll_slices s
      SET published = s.published + c.trackers, shard = $1, last_batch_no = $2,
          first_batch_no = CASE WHEN s.shard = $1 THEN least(s.first_batch_no, $2) ELSE $2 END
@@ -210,7 +206,7 @@ WITH gone AS (
 ), counted AS (
   SELECT date_trunc('minute', due_at, 'UTC') AS due_at, slot_id, partner_no, sum(cardinality(ids))::integer AS trackers
     FROM gone GROUP BY 1, 2, 3
-), ledger AS (
+), slices AS (
   UPDATE tickwright.poll_slices s SET published = s.published + c.trackers
     FROM counted c WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no
 )
@@ -225,16 +221,16 @@ SELECT date_part('epoch', release_at - clock_timestamp()) FROM tickwright.schedu
 -- Each shard's relay for operators: what waits, what is frozen, what is published. Bounded: a shard's waiting rows are those of a
 -- minute, unless the relay is blocked. Index: scheduler_outbox_waiting, scheduler_outbox_batch.
 SELECT r.shard, r.batch_no, r.published_no, r.published_at,
-       w.rows AS waiting_rows, w.trackers AS waiting, w.released, w.oldest_release_at,
-       f.rows AS frozen_rows, f.trackers AS frozen, r.stands_since, r.stands_code, r.stands_text
+       w.trackers AS waiting, w.released, w.oldest_release_at,
+       f.trackers AS frozen, r.stands_since, r.stands_code, r.stands_text
   FROM tickwright.poll_relays r
   CROSS JOIN LATERAL (
-    SELECT count(*)::integer AS rows, coalesce(sum(cardinality(o.ids)), 0)::bigint AS trackers,
+    SELECT coalesce(sum(cardinality(o.ids)), 0)::bigint AS trackers,
            coalesce(sum(cardinality(o.ids)) FILTER (WHERE o.release_at <= clock_timestamp()), 0)::bigint AS released,
            min(o.release_at) AS oldest_release_at
       FROM tickwright.scheduler_outbox o WHERE o.shard = r.shard AND o.batch_no IS NULL) AS w
   CROSS JOIN LATERAL (
-    SELECT count(*)::integer AS rows, coalesce(sum(cardinality(o.ids)), 0)::bigint AS trackers
+    SELECT coalesce(sum(cardinality(o.ids)), 0)::bigint AS trackers
       FROM tickwright.scheduler_outbox o WHERE o.shard = r.shard AND o.batch_no IS NOT NULL) AS f
  ORDER BY r.shard;
 

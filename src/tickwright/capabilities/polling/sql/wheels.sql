@@ -79,8 +79,8 @@ WITH missed AS (
     FROM tickwright.poll_slots s WHERE s.next_due_at < $1 ORDER BY s.slot_id FOR UPDATE
 ), coalesced AS (
   INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected, coalesced)
-  SELECT m.first_at + turn.n * make_interval(mins => m.interval_minutes), m.slot_id, 0, m.interval_minutes, 0, true
-    FROM missed m CROSS JOIN LATERAL generate_series(greatest(0, m.more - 100), m.more - 1) AS turn (n)
+  SELECT m.first_at + minute.n * make_interval(mins => m.interval_minutes), m.slot_id, 0, m.interval_minutes, 0, true
+    FROM missed m CROSS JOIN LATERAL generate_series(greatest(0, m.more - 100), m.more - 1) AS minute (n)
    UNION ALL
   SELECT m.missed_due_at, m.slot_id, 0, m.interval_minutes, 0, true FROM missed m WHERE m.missed_due_at IS NOT NULL
       ON CONFLICT DO NOTHING
@@ -143,12 +143,12 @@ WITH slot AS (
 -- The database's clock, and the next whole minute: a slot that was due before it is missed.
 SELECT clock_timestamp() AS now, to_timestamp(60 * ceil(date_part('epoch', clock_timestamp()) / 60)) AS next_minute;
 
--- name: newest_slice
--- The newest minute over which the selector released polls. Index: job_config_pkey.
+-- name: last_catch_up
+-- The newest minute over which the catch-up released polls. Index: job_config_pkey.
 SELECT slice_start FROM tickwright.job_config WHERE job_name = $1;
 
--- name: note_slice
--- Note in the lease's row which minute the selector works on, as the source document requires. Index: job_config_pkey.
+-- name: note_catch_up
+-- Note in the lease's row over which minute the catch-up releases polls. Index: job_config_pkey.
 UPDATE tickwright.job_config SET slice_start = $2, slice_end = $2::timestamptz + interval '1 minute' WHERE job_name = $1;
 
 -- name: passed_slots
@@ -158,32 +158,32 @@ UPDATE tickwright.job_config SET slice_start = $2, slice_end = $2::timestamptz +
 WITH minute AS MATERIALIZED (
   SELECT floor(date_part('epoch', clock_timestamp()) / 60)::bigint - 1 AS last
 )
-SELECT s.slot_id, s.interval_minutes, turn.due_at
+SELECT s.slot_id, s.interval_minutes, passed.due_at
   FROM minute
  CROSS JOIN tickwright.poll_slots s
   JOIN tickwright.poll_wheels w ON w.interval_minutes = s.interval_minutes
  CROSS JOIN LATERAL (
-   SELECT to_timestamp(60 * (minute.last - (minute.last - s.slot_id + w.first_slot_id) % s.interval_minutes)) AS due_at) AS turn
- WHERE (turn.due_at, s.slot_id) > ($1::timestamptz, $2::integer) ORDER BY turn.due_at, s.slot_id;
+   SELECT to_timestamp(60 * (minute.last - (minute.last - s.slot_id + w.first_slot_id) % s.interval_minutes)) AS due_at) AS passed
+ WHERE (passed.due_at, s.slot_id) > ($1::timestamptz, $2::integer) ORDER BY passed.due_at, s.slot_id;
 
 -- name: end_aged
 -- End at most $2 trackers of slot $1 whose tracking time is over, and send an event of each to $3. Each row gets the instant of its
 -- last poll from the ledger, where a tracker without a place is not found. "+ 0": ordered by the bare id, the planner would read all
 -- trackers by id until it has enough. A tracker that another transaction locks ends after the slot's next minute.
 -- Index: trackers_place, poll_done_due.
-WITH over AS MATERIALIZED (
+WITH too_old AS MATERIALIZED (
   SELECT old.id FROM tickwright.trackers old
    WHERE old.place BETWEEN $1::integer * 60 AND $1::integer * 60 + 59 AND old.tracking_until <= clock_timestamp()
    ORDER BY old.id + 0 LIMIT $2 FOR UPDATE SKIP LOCKED
 ), polled AS (
   SELECT ledger.id, max(ledger.done_at) AS at
     FROM (SELECT unnest(d.ids) AS id, d.done_at FROM tickwright.poll_done d WHERE d.slot_id = $1) AS ledger
-   WHERE ledger.id IN (SELECT id FROM over) AND EXISTS (SELECT FROM over) GROUP BY ledger.id
+   WHERE ledger.id IN (SELECT id FROM too_old) AND EXISTS (SELECT FROM too_old) GROUP BY ledger.id
 ), aged AS (
   UPDATE tickwright.trackers t
      SET ended_at = clock_timestamp(), ended_by = 'aged', place = NULL,
          last_polled_at = greatest(t.last_polled_at, (SELECT polled.at FROM polled WHERE polled.id = t.id))
-   WHERE t.id = ANY (ARRAY (SELECT id FROM over))
+   WHERE t.id = ANY (ARRAY (SELECT id FROM too_old))
   RETURNING t.id, t.account_no, t.partner_no, t.external_id, t.status, t.ended_at
 ), notified AS (
   INSERT INTO tickwright.outbox (destination, key, payload)
@@ -209,16 +209,16 @@ DELETE FROM tickwright.poll_done d
 -- Delete rows of slot $1, last due at $2, in the slice ledger: up to a hundred minutes that are an interval older than $3. So the
 -- minute before each kept one is kept, for levelling and alerts. Also at most $4 rows of any slot that are seven days older than $3,
 -- which were not deleted in time. Index: poll_slices_pkey.
-WITH turn AS (
+WITH minute AS (
   SELECT $2::timestamptz - n * make_interval(mins => interval_minutes) AS due_at
     FROM tickwright.poll_slots
-   CROSS JOIN LATERAL (SELECT floor(date_part('epoch', $3::interval) / (60 * interval_minutes))::integer AS kept) AS turns
+   CROSS JOIN LATERAL (SELECT floor(date_part('epoch', $3::interval) / (60 * interval_minutes))::integer AS kept) AS slices_kept
    CROSS JOIN LATERAL generate_series(kept + 2, kept + 101) AS n
    WHERE slot_id = $1
 )
 DELETE FROM tickwright.poll_slices
  WHERE (due_at, slot_id, partner_no) IN (
-   SELECT l.due_at, l.slot_id, l.partner_no FROM turn JOIN tickwright.poll_slices l ON l.due_at = turn.due_at AND l.slot_id = $1
+   SELECT l.due_at, l.slot_id, l.partner_no FROM minute JOIN tickwright.poll_slices l ON l.due_at = minute.due_at AND l.slot_id = $1
    UNION ALL
    (SELECT due_at, slot_id, partner_no FROM tickwright.poll_slices
      WHERE due_at < $2 - $3 - interval '7 days' ORDER BY due_at LIMIT $4));

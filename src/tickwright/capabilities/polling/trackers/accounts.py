@@ -26,11 +26,11 @@ from tickwright.capabilities.polling.trackers.requests import (
     PreviewRequest,
     check_account,
 )
-from tickwright.partners.contract import settings_of
+from tickwright.partners.contract import list_partners, settings_of
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import AuditedRows
-from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -195,7 +195,7 @@ class Accounts:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit, listing = bounded(limit), ("accounts", sort, text)
+        limit, listing = checked_limit(limit), ("accounts", sort, text)
         if sort == "lag":
             rank, after = BEST if cursor is None else await self._cursors.read(cursor, tuple[float, str], *listing)
             rows = await self._pool.fetch(_SQL["list_lagging"], rank, after, limit + 1, text, ACCOUNTS_READ_MAX)
@@ -238,8 +238,8 @@ class Accounts:
                 rows = await connection.fetch(_SQL["sampled_trackers"], account["account_no"], PAGES_SAMPLED) or rows
             coming = await connection.fetch(_SQL["coming_polls"])
             rates = {
-                row["name"]: None if (settings := settings_of(row["settings"])) is None else settings.rate_per_s
-                for row in await connection.fetch(_SQL["partner_limits"])
+                partner.name: None if (settings := settings_of(partner.settings)) is None else settings.rate_per_s
+                for partner in await list_partners(connection)
             }
         now = _Pace(account["placed_interval_minutes"], account["polls_per_slice_max"])
         changed = msgspec.structs.asdict(change).items()

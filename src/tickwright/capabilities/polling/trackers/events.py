@@ -1,4 +1,4 @@
-"""Events of a tracker that couriers send: a webhook outranks polling.
+"""Events of a tracker that partners send: a webhook outranks polling.
 
 Pure: the service loads the tracker under a lock, this module decides, the service writes. The rules, which also hold
 for the answers of polls (``write_results`` in ``sql/consumer.sql``):

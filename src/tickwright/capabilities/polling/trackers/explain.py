@@ -15,7 +15,7 @@ from typing import Any
 from tickwright.capabilities.polling.relay.batches import SQL, poll_key
 from tickwright.capabilities.polling.trackers.events import is_terminal
 from tickwright.domain.time_texts import instant_text, wait_text
-from tickwright.partners.settings import reasons_not_called
+from tickwright.partners.state import reasons_not_called
 from tickwright.ports.views import Explanation, Reason
 from tickwright.store.pool import Pool
 
@@ -251,7 +251,7 @@ def _not_callable(facts: Row) -> Iterator[Reason]:
 def _held_back(facts: Row) -> Iterator[Reason]:
     now, skip = facts["now"], facts["skip_until"]
     if skip is not None and skip > now:
-        yield Reason("skipped", f"an event of the courier postponed its next poll to {instant_text(skip)}")
+        yield Reason("skipped", f"an event of the partner postponed its next poll to {instant_text(skip)}")
     if facts["missed_due_at"] is not None:
         missed = instant_text(facts["missed_due_at"])
         yield Reason("turn_missed", f"its poll of {missed} was not selected; the catch-up selects it")

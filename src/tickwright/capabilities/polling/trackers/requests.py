@@ -132,7 +132,7 @@ class TrackerView(msgspec.Struct, kw_only=True):
         state: ``waiting`` (for its place), ``placed`` or ``ended``.
         status_at: Since when its status holds, as its sender reports.
         next_poll_at: Its next poll; null while it waits, is paused or has ended.
-        skip_until: An event of the courier postponed polling until then.
+        skip_until: An event of the partner postponed polling until then.
     """
 
     id: int
@@ -151,7 +151,7 @@ class TrackerView(msgspec.Struct, kw_only=True):
 
 
 class TrackerEvent(msgspec.Struct):
-    """A scan event with the courier's instant."""
+    """A scan event with the partner's instant."""
 
     at: datetime
     text: str

@@ -1,4 +1,4 @@
-"""The loops of the wheels: each does one kind of write, in short transactions that hold its own lease.
+"""The loops of the wheels. Each works in short transactions that lock its own lease.
 
 ::
 
@@ -182,7 +182,7 @@ async def move_to_wheel(
 
 
 class Registrar:
-    """Gives registered trackers their places: the document's *unscheduled updater*."""
+    """Gives registered trackers their places: the *unscheduled updater* of the source document."""
 
     async def round(self, lease: HeldLease) -> float:
         """Place the oldest trackers of the intake."""
@@ -244,11 +244,11 @@ class Selector:
             if connection is None:
                 return
             _, minute = await read_clock(connection)
-            newest: datetime | None = await connection.fetchval(SQL["newest_slice"], SELECTOR)
+            newest: datetime | None = await connection.fetchval(SQL["last_catch_up"], SELECTOR)
             if newest is not None and newest >= minute:
                 return
             slots = await connection.fetch(SQL["next_missed"], minute + SOON)
-            await connection.execute(SQL["note_slice"], SELECTOR, minute)
+            await connection.execute(SQL["note_catch_up"], SELECTOR, minute)
         for slot in slots:
             async with lease.transaction() as connection:
                 if connection is None:
@@ -257,7 +257,7 @@ class Selector:
 
 
 class Corrector:
-    """Moves and ends trackers of slots whose minute is over: the document's *scheduled updater*.
+    """Moves and ends trackers of slots whose minute is over: the *scheduled updater* of the source document.
 
     It levels a slot right after its minute: a tracker that moves then moves to an earlier slot than its next one, so no
     tracker waits longer. Trackers of an account whose interval has changed move slot by slot. Events of ended trackers

@@ -18,7 +18,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import update_audit, write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded
+from tickwright.store.paging import LIMIT_DEFAULT, Cursors, checked_limit
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
@@ -29,7 +29,7 @@ class SliceCounts(msgspec.Struct, kw_only=True):
     Attributes:
         expected: Trackers of its slots; before the selection, as the slot's last selection counted them.
         selected: Put into the outbox.
-        skipped: Not selected: paused, too old, or postponed by an event of the courier.
+        skipped: Not selected: paused, too old, or postponed by an event of the partner.
         deferred: Left to a later slice, because their account reached its cap of five minutes.
         late: Answered more than a tenth of their interval after their due second.
         superseded: Dropped because the next poll was due.
@@ -144,7 +144,7 @@ class Slices:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``, ``partner_not_found`` (404). Permanent.
         """
-        limit, width = bounded(limit), timedelta(minutes=minutes)
+        limit, width = checked_limit(limit), timedelta(minutes=minutes)
         now, partner_no = await _clock_and_partner(self._pool, partner)
         listing = ("slices", minutes, from_at, to_at, partner)
         end = _ceil(to_at or now, width)
@@ -189,7 +189,7 @@ class Slices:
             )
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(_SQL["heat"], begin, end, partner_no, step_minutes)
-            last = dict(await connection.fetch(_SQL["last_turns"], begin, end, step_minutes))
+            last = dict(await connection.fetch(_SQL["count_last_minutes"], begin, end, step_minutes))
         return SliceHeat(
             from_at=begin,
             to_at=end,
@@ -221,8 +221,8 @@ class Slices:
         if not timedelta() < to_at - from_at <= RANGE_MAX:
             raise Rejected("invalid_range", f"to: after from, and at most {RANGE_MAX.days} days after it", field="to")
         _, partner_no = await _clock_and_partner(self._pool, partner)
-        slots = await self._pool.fetch(_SQL["turns"], from_at, to_at)
-        minutes = await self._pool.fetchval(_SQL["count_turns"], from_at, to_at)
+        slots = await self._pool.fetch(_SQL["last_minutes"], from_at, to_at)
+        minutes = await self._pool.fetchval(_SQL["count_minutes"], from_at, to_at)
         done = Replay(dry_run, len(slots), 0, max(0, minutes - len(slots)), 0, 0, 0, None)
         if dry_run:
             for slot in slots:
@@ -241,7 +241,7 @@ class Slices:
     ) -> None:
         slot_id, due_at, wait = slot["slot_id"], slot["due_at"], slot["wait_minutes"]
         async with self._pool.acquire() as connection, connection.transaction():
-            if await connection.fetchval(_SQL["lock_turn"], slot_id, due_at) is None:
+            if await connection.fetchval(_SQL["lock_slot"], slot_id, due_at) is None:
                 done.superseded_turns += 1
                 return
             found = await connection.fetchrow(

@@ -55,7 +55,6 @@ import msgspec
 from tickwright.capabilities.reports.merge.sandbox import (
     STATEMENTS,
     MergeBounds,
-    check_select,
     open_duck,
     read_select,
     shown,
@@ -387,7 +386,7 @@ def _without_nul(value: Any) -> Any:
     return value
 
 
-__all__ = ["MergeBounds", "MergedFile", "PartFile", "check_select", "feed", "merge"]
+__all__ = ["MergeBounds", "MergedFile", "PartFile", "feed", "merge"]
 
 READ_BYTES = 1024 * 1024
 _PARQUET_WHOLE = "DECIMAL(38,0)"

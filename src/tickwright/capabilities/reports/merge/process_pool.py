@@ -63,7 +63,7 @@ class MergeProcess:
         self._process = process
         self._jobs, self._lines, self._stderr = process.stdin, process.stdout, process.stderr
         self._errors = b""
-        self._wakeups = asyncio.create_task(self._read_errors())
+        self._error_reader = asyncio.create_task(self._read_errors())
 
     @classmethod
     async def start(cls) -> "MergeProcess":
@@ -136,7 +136,7 @@ class MergeProcess:
             with suppress(ProcessLookupError):
                 self._process.kill()
         await self._process.wait()
-        await asyncio.wait([self._wakeups])
+        await asyncio.wait([self._error_reader])
 
     def _death(self, *, killed: bool) -> TickwrightError:
         status = self._process.returncode

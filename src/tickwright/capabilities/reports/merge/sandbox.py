@@ -44,7 +44,7 @@ class MergeBounds(NamedTuple):
 
     Attributes:
         memory_bytes: Of DuckDB, 128 MiB or more: a JSON reader takes 32. The process may allocate 256 MiB and an eighth
-            of it on top, see :mod:`.program`; most hold 100 MiB on top.
+            of it on top; :mod:`.program` has what merges were measured to use.
         threads: 1 to 64. Each takes its share of the memory: with 256 MiB, two threads ran out of memory in a join that
             one thread does in the same time; see :func:`threads_for`.
         disk_bytes: Of spilled data and the file together.

@@ -103,10 +103,10 @@ class Fail:
     text: str
 
 
-Step = Wait | Announce | NextStage | Merge | Fail
+Decision = Wait | Announce | NextStage | Merge | Fail
 
 
-def decide(record: Record, parts: Sequence[Part]) -> Step:
+def decide(record: Record, parts: Sequence[Part]) -> Decision:
     """Return the next step of a claimed record with all of its parts.
 
     Invariants:
@@ -126,7 +126,7 @@ def decide(record: Record, parts: Sequence[Part]) -> Step:
     return _check(record, parts, missing) if record.check_due else Wait()
 
 
-def _check(record: Record, parts: Sequence[Part], missing: Sequence[Part]) -> Step:
+def _check(record: Record, parts: Sequence[Part], missing: Sequence[Part]) -> Decision:
     """Decide a due delayed check: announce missing parts again, or stop waiting for them."""
     if record.checks + 1 < record.plan.checks:
         return Announce(tuple(part.listener for part in missing))
@@ -156,7 +156,7 @@ def missing_of(parts: Sequence[Part]) -> tuple[str, ...]:
     return tuple(part.listener for part in parts if part.state != "done")
 
 
-def _complete(record: Record, parts: Sequence[Part]) -> Step:
+def _complete(record: Record, parts: Sequence[Part]) -> Decision:
     return NextStage() if record.stage < record.plan.stages else Merge(missing_of(parts))
 
 

@@ -35,12 +35,12 @@ from tickwright.capabilities.reports.merge.program import MergeJob
 from tickwright.capabilities.reports.merge.steps import (
     RESTARTS_MAX,
     Announce,
+    Decision,
     Fail,
     Merge,
     NextStage,
     Part,
     Record,
-    Step,
     Wait,
     check_feed,
     decide,
@@ -87,9 +87,9 @@ class StepResources:
 
 @dataclass(slots=True, eq=False)
 class RunningStep(Held[Record]):
-    """One claimed step; after a release it is due again in ``retry_s``. ``is_merge``: it has a merge slot."""
+    """One claimed step; after a release it is due again in ``retry_s``. ``has_slot``: it has a merge slot."""
 
-    is_merge: bool = False
+    has_slot: bool = False
     retry_s: float = 0.0
 
 
@@ -107,14 +107,14 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
     """
 
     name = "report-supervisor"
-    owned = SQL["owned"]
+    owns_any_sql = SQL["owned"]
 
     def __init__(self, resources: StepResources, session: Session, wakeups: WakeupListener, *, at_once: int) -> None:
         super().__init__(session, wakeups, resources.records.connect)
         self._resources, self._records, self._at_once = resources, resources.records, at_once
         self._renewed_s = monotonic()
 
-    async def _poll(self) -> float:
+    async def _claim_due(self) -> float:
         """Claim due steps, as many as there is room for; return the seconds until the next search."""
         if not self._session.holds():
             return UNAVAILABLE_S
@@ -137,7 +137,7 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
 
     def _merging(self) -> list[str]:
         """Return the types that have the merge slots, one item per slot."""
-        return [step.claim.type for step in self._held.values() if step.is_merge]
+        return [step.claim.type for step in self._held.values() if step.has_slot]
 
     def _slots(self, merging: Sequence[str]) -> int:
         """Return the number of free merge slots; the last one is for a type that has none."""
@@ -146,8 +146,8 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
     def _take_slot(self, step: RunningStep) -> bool:
         """Take a merge slot until the step ends; false if its type may have none. ``claim_steps`` has the same rule."""
         merging = self._merging()
-        step.is_merge = self._slots(merging) > (step.claim.type in merging)
-        return step.is_merge
+        step.has_slot = self._slots(merging) > (step.claim.type in merging)
+        return step.has_slot
 
     async def _run_step(self, step: RunningStep) -> str:
         run = StepRun(self._resources, step, self._take_slot)
@@ -169,11 +169,11 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
         async with asyncio.timeout(RELEASE_S):
             await self._records.leave(step.claim, step.owner, after_s=step.retry_s)
 
-    async def _strays(self, connection: Connection, owner: int) -> int:
+    async def _release_unknown(self, connection: Connection, owner: int) -> int:
         return await self._records.release_unknown(connection, owner, self._held.keys())
 
     async def _ours(self, held: Mapping[tuple[int, int], RunningStep]) -> Collection[tuple[int, int]]:
-        return await self._records.held(held.keys(), self._session.token)
+        return await self._records.confirm(held.keys(), self._session.token)
 
     async def _after_check(self, held: Sequence[RunningStep]) -> None:  # noqa: ARG002  renews all waiting steps, not these alone
         """Renew the lives in Redis once a minute, also of steps that wait for a slot and may be another process's."""
@@ -212,18 +212,18 @@ class StepRun:
         """
         record = self._record
         parts = await self._resources.records.parts(record.id)
-        step = decide(record, parts)
-        if record.tries >= TRIES_MAX and isinstance(step, NextStage | Merge):  # errors end it one try earlier
-            step = Fail("merge_lost", f"the process that merged its parts was lost in each of {record.tries} tries")
-        if _is_long(record, step) and not self._take_slot(self._step):
+        decision = decide(record, parts)
+        if record.tries >= TRIES_MAX and isinstance(decision, NextStage | Merge):  # errors end it one try earlier
+            decision = Fail("merge_lost", f"the process that merged its parts was lost in each of {record.tries} tries")
+        if _is_long(record, decision) and not self._take_slot(self._step):
             self._step.is_ending = True
             await self._resources.records.wait_for_slot(record, self._owner)
             self.outcome = "waited"
             return
-        within = asyncio.timeout(max(record.left_s, 0.0) if isinstance(step, NextStage | Merge) else None)
+        within = asyncio.timeout(max(record.left_s, 0.0) if isinstance(decision, NextStage | Merge) else None)
         try:
             async with within:
-                await self._carry_out(step, parts)
+                await self._apply(decision, parts)
         except TimeoutError:
             if not within.expired():
                 raise
@@ -236,11 +236,11 @@ class StepRun:
         except Unavailable as error:
             await self.try_again(error, parts)
 
-    async def _carry_out(self, step: Step, parts: Sequence[Part]) -> None:
+    async def _apply(self, decision: Decision, parts: Sequence[Part]) -> None:
         record, records = self._record, self._resources.records
-        if isinstance(step, Wait | Announce):
+        if isinstance(decision, Wait | Announce):
             await self._resources.storage.touch_all({(record.id, record.epoch): record.plan})
-        match step:
+        match decision:
             case Wait():
                 self._step.is_ending = True
                 await records.leave(record, self._owner)
@@ -256,7 +256,7 @@ class StepRun:
             case Merge(missing):
                 await self._merge(parts, missing)
             case Fail():
-                await self._fail(step, parts)
+                await self._fail(decision, parts)
 
     # ------------------------------------------------------------------ next stage
 
@@ -297,11 +297,13 @@ class StepRun:
             merged = (await resources.merges.answer(job)).file
             assert merged is not None  # noqa: S101  the answer to a job with a file
             await resources.probe.reached("reports.merged", report=record.id, path=out)
-            await self._deliver(out, merged, parts, missing)
+            await self._upload_and_finish(out, merged, parts, missing)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def _deliver(self, out: Path, merged: MergedFile, parts: Sequence[Part], missing: Sequence[str]) -> None:
+    async def _upload_and_finish(
+        self, out: Path, merged: MergedFile, parts: Sequence[Part], missing: Sequence[str]
+    ) -> None:
         record, resources = self._record, self._resources
         key = f"reports/{record.id}/{record.epoch}-{record.fence}/{record.type}-{record.id}.{record.plan.format}"
         is_unused = True
@@ -325,7 +327,7 @@ class StepRun:
         if not is_unused:
             self.outcome = "finished"
             await resources.probe.reached("reports.finished", report=record.id)
-            await resources.storage.close(record.id, "finished", record.nonce)
+            await resources.storage.discard(record.id, "finished", record.nonce)
 
     async def _fetch(self, parts: Sequence[Part], folder: Path) -> list[PartFile]:
         """Fetch every part that is done into the folder, some at a time; a missing part becomes an empty file."""
@@ -376,7 +378,7 @@ class StepRun:
         if await self._resources.records.fail(record, self._owner, why.code, why.text, found):
             self.outcome = "failed"
             _log.warning("reports.failed", report=record.id, type=record.type, code=why.code, reason=why.text)
-            await self._resources.storage.close(record.id, "failed", record.nonce)
+            await self._resources.storage.discard(record.id, "failed", record.nonce)
 
     async def _restart(self, why: str, parts: Sequence[Part]) -> None:
         record = self._record
@@ -401,9 +403,9 @@ class StepRun:
         self.outcome = "unavailable"
 
 
-def _is_long(record: Record, step: Step) -> bool:
-    """Whether the step merges parts, whose SQL may take any time."""
-    return isinstance(step, Merge) or (isinstance(step, NextStage) and record.stage + 1 in record.plan.feeds)
+def _is_long(record: Record, decision: Decision) -> bool:
+    """Whether it merges parts, whose SQL may take any time."""
+    return isinstance(decision, Merge) or (isinstance(decision, NextStage) and record.stage + 1 in record.plan.feeds)
 
 
 _IN_MANIFEST = ("listener", "stage", "required", "state", "rows", "bytes", "error")

@@ -15,12 +15,12 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from tickwright.capabilities.reports.parts.spool import rows_of, write_part
-from tickwright.capabilities.reports.parts.store import PartsStore, PartStorage, StoredPart
+from tickwright.capabilities.reports.parts.store import PartRows, PartStorage, StoredPart
 from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.records import LISTING, not_found
 from tickwright.capabilities.reports.requests.views import DeliveredPart, PartRefusal, RefusedPart, ServicePart
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.domain.strict_json import shown
+from tickwright.domain.strict_json import quoted
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_token
 from tickwright.ports.reports import PartKey
@@ -50,7 +50,7 @@ class Deliveries:
     def __init__(
         self,
         pool: Pool,
-        parts: PartsStore,
+        parts: PartRows,
         storage: PartStorage,
         folder: Callable[[], Path],
         *,
@@ -172,7 +172,7 @@ class Deliveries:
         if row is None:
             raise not_found(report_id)
         if row["listener"] is None:
-            raise Rejected("part_not_found", f"report {report_id} has no part of {shown(listener)}", status=404)
+            raise Rejected("part_not_found", f"report {report_id} has no part of {quoted(listener)}", status=404)
         if row["kind"] != "service":
             text = f"{listener} is a {row['kind']}: a process with the role report-listener fetches its part"
             raise Rejected("not_a_service", text)

@@ -1,4 +1,4 @@
-"""The listeners of one process: they claim parts, hold the claims, and fetch the rows.
+"""The parts of one process: its worker claims them, holds the claims, and fetches the rows.
 
 ::
 
@@ -31,13 +31,14 @@ import structlog
 
 from tickwright.capabilities.reports.handlers import DeclaredListener, ListenerRegistry, ReportRequest
 from tickwright.capabilities.reports.parts.spool import write_part
-from tickwright.capabilities.reports.parts.store import SQL, Claim, PartsStore, PartStorage, StoredPart
-from tickwright.capabilities.reports.requests.store import FutureVersionError, read_announcement
+from tickwright.capabilities.reports.parts.store import SQL, Claim, PartRows, PartStorage, StoredPart
+from tickwright.capabilities.reports.requests.store import read_announcement
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable, failure_text
+from tickwright.domain.message_versions import FutureVersionError
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.claimed_work import POLL_WITHOUT_WAKEUPS_S, UNAVAILABLE_S, ClaimedWork, Held, write_surely
+from tickwright.engine.claimed_work import POLL_WITHOUT_WAKEUPS_S, UNAVAILABLE_S, ClaimedWork, Held, write_end
 from tickwright.engine.service import LoopService
-from tickwright.engine.tasks import ends_task, take_cancels_back
+from tickwright.engine.tasks import is_final_cancel, take_cancels_back
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe import traces
 from tickwright.observe.logs import redact_text
@@ -169,7 +170,7 @@ class PartRuns:
 
     def __init__(
         self,
-        parts: PartsStore,
+        parts: PartRows,
         storage: PartStorage,
         session: Session,
         fetcher: PartFetcher,
@@ -196,7 +197,7 @@ class PartRuns:
             stored = await self._storage.put(claim.key, path, facts, plan=claim.plan)
             return "late" if stored is None else await self._finish(part, stored)
         except BaseException as error:  # a function's error fails its part, not the others and not the process
-            if ends_task(error):
+            if is_final_cancel(error):
                 raise
             await take_cancels_back()
             code, text = failure_text(error, self._fetcher.mask)
@@ -235,7 +236,7 @@ class PartRuns:
             writes += 1
             return await self._parts.finish(part.claim, part.owner, stored)
 
-        if await write_surely(self._session, part, write):
+        if await write_end(self._session, part, write):
             return "done"
         if writes == 1:
             await self._storage.forget(stored)
@@ -245,7 +246,7 @@ class PartRuns:
         claim = part.claim
         final = final or claim.attempt >= claim.listener.attempts
         again = None if final else timedelta(seconds=RETRY.ceiling_s(claim.attempt))
-        if not await write_surely(self._session, part, lambda: self._parts.fail(claim, part.owner, error, again=again)):
+        if not await write_end(self._session, part, lambda: self._parts.fail(claim, part.owner, error, again=again)):
             return "late"
         return "failed" if final else "retried"
 
@@ -255,7 +256,7 @@ OTHERS_POLL_S = 1.0
 """Between two searches for last slots that find none: each reads past all waiting parts of types with parts here."""
 
 
-class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
+class PartWorker(ClaimedWork[tuple[int, str], RunningPart]):
     """A :class:`tickwright.ports.service.Service`; rows are spooled in ``folder``.
 
     Args:
@@ -271,11 +272,11 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
     """
 
     name = "report-listener"
-    owned = SQL["owned"]
+    owns_any_sql = SQL["owned"]
 
     def __init__(
         self,
-        parts: PartsStore,
+        parts: PartRows,
         storage: PartStorage,
         session: Session,
         wakeups: WakeupListener,
@@ -300,7 +301,7 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
 
     # ------------------------------------------------------------------ claiming
 
-    async def _poll(self) -> float:
+    async def _claim_due(self) -> float:
         """Claim due parts; return the seconds until the next search."""
         if not self._session.holds():
             return UNAVAILABLE_S
@@ -356,13 +357,15 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
         async with self._one_claims, self._gate.claiming() as (owner, number):
             others = self._last_slots() if last else {}
             running = [(part.claim.served_by, part.claim.type) for part in self._held.values()]
-            but = {(name, kind) for name, kind in running if name in others}
-            claims = await self._parts.claim(owner, self._rooms() | others, but=but, announced=announced, number=number)
+            excluding = {(name, kind) for name, kind in running if name in others}
+            claims = await self._parts.claim(
+                owner, self._rooms() | others, excluding=excluding, announced=announced, number=number
+            )
             for claim in claims:
                 self._begin((claim.key.report_id, claim.key.listener), RunningPart(claim, owner), self._run_part)
         return len(claims)
 
-    async def _strays(self, connection: Connection, owner: int) -> int:
+    async def _release_unknown(self, connection: Connection, owner: int) -> int:
         known = {key: part.claim.fence for key, part in self._held.items()}
         return await self._parts.release_unknown(connection, owner, known)
 
@@ -378,7 +381,7 @@ class ReportListener(ClaimedWork[tuple[int, str], RunningPart]):
     async def _ours(self, held: Mapping[tuple[int, str], RunningPart]) -> Collection[tuple[int, str]]:
         """Write the number of rows of each part; return the parts that are still claimed here."""
         rows = {key: (part.claim.fence, part.rows) for key, part in held.items()}
-        return await self._parts.keep(rows, self._session.token)
+        return await self._parts.confirm(rows, self._session.token)
 
     async def _after_check(self, held: Sequence[RunningPart]) -> None:
         """Renew the lives of these reports in Redis, each once a minute; a life is ten minutes at least."""
@@ -410,17 +413,16 @@ class AnnouncementReader(LoopService):
     def __init__(
         self,
         pool: Pool,
-        listener: ReportListener,
+        worker: PartWorker,
         fetcher: PartFetcher,
         *,
         open_queue: Callable[[str], RunningQueue],
         declare: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
         super().__init__()
-        self._pool, self._listener, self._fetcher = pool, listener, fetcher
+        self._pool, self._worker, self._fetcher = pool, worker, fetcher
         self._open_queue, self._declare = open_queue, declare
         self._declared: set[str] | None = None
-        self.counts: Counter[str] = Counter()
         self._queues: dict[str, RunningQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -498,28 +500,27 @@ class AnnouncementReader(LoopService):
         while True:
             delivery = await queue.take()
             try:
-                self.counts[await self._read(name, queue, delivery)] += 1
+                await self._read(name, queue, delivery)
             except Exception as error:  # noqa: BLE001  one message must not end the others
                 _log.exception("reports.announcement_failed", listener=name, error=repr(error))
                 await queue.delay(delivery, LATER)
 
-    async def _read(self, name: str, queue: RunningQueue, delivery: Delivery) -> str:
+    async def _read(self, name: str, queue: RunningQueue, delivery: Delivery) -> None:
         try:
             announcement = read_announcement(delivery.body)
         except FutureVersionError as error:
             if delivery.delays < DELAYS_MAX:
                 await queue.delay(delivery, LATER)
-                return "delayed"
-            await queue.dead_letter(delivery, "unknown_version", str(error))
-            return "dead_lettered"
+            else:
+                await queue.dead_letter(delivery, "unknown_version", str(error))
+            return
         except Rejected as error:
             await queue.dead_letter(delivery, error.code, error.message)
-            return "dead_lettered"
+            return
         try:
-            await self._listener.claim_announced(announcement.report_id, name)
+            await self._worker.claim_announced(announcement.report_id, name)
         except UNAVAILABLE as error:
             _log.warning("reports.announcement_delayed", report=announcement.report_id, error=repr(error))
             await queue.delay(delivery, LATER)
-            return "delayed"
-        await queue.ack(delivery)
-        return "read"
+        else:
+            await queue.ack(delivery)

@@ -69,7 +69,7 @@ class Claim:
     listener: Listener
 
 
-class PartsStore:
+class PartRows:
     """The rows of ``tickwright.report_parts``, for listeners and deliveries.
 
     Invariants:
@@ -86,7 +86,7 @@ class PartsStore:
         owner: int,
         rooms: Mapping[str, int],
         *,
-        but: Collection[tuple[str, str]] = (),
+        excluding: Collection[tuple[str, str]] = (),
         announced: tuple[int, str] | None = None,
         number: int = 0,
     ) -> list[Claim]:
@@ -95,12 +95,12 @@ class PartsStore:
         Args:
             owner: Token of the session.
             rooms: How many more this process can fetch, by function or source.
-            but: Pairs of function or source and type that are not claimed.
+            excluding: Pairs of function or source and type that are not claimed.
             announced: Claim only this report's part of this listener, due or not yet.
             number: Of the claim; the session may refuse it.
         """
         report_id, listener = announced or (None, None)
-        passed_over = [f"{name} {kind}" for name, kind in but]  # no name has a space
+        passed_over = [f"{name} {kind}" for name, kind in excluding]  # no name has a space
         rows = await self._pool.fetch(
             SQL["claim_parts"], owner, [*rooms], [*rooms.values()], report_id, listener, number, passed_over
         )
@@ -114,10 +114,10 @@ class PartsStore:
         found: float | None = await self._pool.fetchval(SQL["next_part_in"], [*served_by])
         return found
 
-    async def keep(self, held: Mapping[tuple[int, str], tuple[int, int]], owner: int) -> set[tuple[int, str]]:
+    async def confirm(self, held: Mapping[tuple[int, str], tuple[int, int]], owner: int) -> set[tuple[int, str]]:
         """Write the rows so far, by (report, listener): (fence, rows); return the parts that ``owner`` still has."""
         rows = await self._pool.fetch(
-            SQL["keep_parts"],
+            SQL["confirm_parts"],
             [report_id for report_id, _ in held],
             [listener for _, listener in held],
             [fence for fence, _ in held.values()],
@@ -202,7 +202,7 @@ class PartsStore:
     async def _end(self, connection: Connection, key: PartKey, stage: int, data: bytes | None) -> None:
         if data is not None:
             await connection.execute(SQL["put_data"], key.report_id, key.listener, key.epoch, data)
-        if await connection.fetchval(_RECORDS["notify_if_complete"], key.report_id, stage):
+        if await connection.fetchval(_RECORDS["note_part_end"], key.report_id, stage):
             await connection.execute(_RECORDS["notify"])
 
 
@@ -260,7 +260,7 @@ class PartStorage:
     """
 
     def __init__(
-        self, ledger: PartsStore, shared: SharedParts | None, objects: ObjectStore, *, probe: Probe = NO_PROBE
+        self, ledger: PartRows, shared: SharedParts | None, objects: ObjectStore, *, probe: Probe = NO_PROBE
     ) -> None:
         self._ledger, self._shared, self._objects, self._probe = ledger, shared, objects, probe
 
@@ -366,7 +366,7 @@ class PartStorage:
                 raise
             raise LostPartError(f"{key.listener}: its rows are not in the object store any more") from None
 
-    async def close(self, report_id: int, status: str, nonce: str) -> None:
+    async def discard(self, report_id: int, status: str, nonce: str) -> None:
         """Remove the parts of a report that is over; retention removes what fails now."""
         if self._shared is not None:
             with suppress(Unavailable):

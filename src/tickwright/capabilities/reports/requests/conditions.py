@@ -16,7 +16,7 @@ from typing import Any
 
 from tickwright.capabilities.reports.plan import Format, Parameter
 from tickwright.domain.errors import Rejected, storable
-from tickwright.domain.strict_json import DEPTH_MAX, INT64_MAX, INT64_MIN, shown
+from tickwright.domain.strict_json import DEPTH_MAX, INT64_MAX, INT64_MIN, quoted
 
 CONDITIONS_BYTES_MAX = 16_384
 PROBLEMS_MAX = 100
@@ -87,7 +87,7 @@ def _plain(conditions: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
         try:
             spelled = _text(name)
             if spelled in given:
-                problems.append(f"{shown(spelled)}: given twice, in two forms of Unicode")
+                problems.append(f"{quoted(spelled)}: given twice, in two forms of Unicode")
             given[spelled] = _value(value, 0)
         except Rejected as error:
             problems.append(f"{_name(name)}: {error.message}")
@@ -119,7 +119,7 @@ def _remedy(name: str, parameters: Mapping[str, Parameter]) -> str:
 
 
 def _name(name: Any) -> str:
-    return name if isinstance(name, str) and name.isidentifier() and len(name) <= NAME_CHARS_MAX else shown(str(name))
+    return name if isinstance(name, str) and name.isidentifier() and len(name) <= NAME_CHARS_MAX else quoted(str(name))
 
 
 def _bad(remedy: str) -> Rejected:

@@ -67,7 +67,7 @@ def _file(facts: Facts) -> Iterator[Reason]:
 
 
 def _step(facts: Facts, waited: Sequence[Facts]) -> Iterator[Reason]:
-    if facts["has_no_place"]:
+    if facts["waits_for_slot"]:
         yield Reason("place_waited_for", "its parts are done; it waits for a process with a free merge slot")
     elif facts["status"] == "merging":
         tried = f", the {facts['tries']}. try" if facts["tries"] > 1 else ""

@@ -17,13 +17,13 @@ from tickwright.capabilities.reports.requests.explain import explain, timeline
 from tickwright.capabilities.reports.requests.store import NewReport, RecordsStore
 from tickwright.capabilities.reports.requests.views import ReportDetail, ReportRequestBody, ReportView, RequestedReport
 from tickwright.domain.errors import Rejected, TickwrightError
-from tickwright.domain.strict_json import shown
+from tickwright.domain.strict_json import quoted
 from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.caller import Caller
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.views import Explanation, Page, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -82,7 +82,7 @@ class Records:
             plan = await self._types.plan(connection, body.type)
             notify = body.notify or plan.notify
             if notify is not None and not await connection.fetchval(LISTING["receiver_known"], notify):
-                raise Rejected("receiver_not_found", f"notify: there is no receiver {shown(notify)}", field="notify")
+                raise Rejected("receiver_not_found", f"notify: there is no receiver {quoted(notify)}", field="notify")
         plan = msgspec.structs.replace(plan, format=body.format or plan.format)
         conditions = normalise(body.conditions, plan.parameters)
         return NewReport(
@@ -156,7 +156,7 @@ class Records:
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(limit)
+        limit = checked_limit(limit)
         listing = ("reports", requester, department, type, *statuses)
         before = NEWEST if cursor is None else await self._cursors.read(cursor, int, *listing)
         given = [before, department, type, [*statuses] or None, limit + 1, SCANNED_MAX]
@@ -184,7 +184,7 @@ class Records:
                 was, now = {"status": before["status"]}, {"status": "cancelled", "type": after["type"]}
                 await write_audit(connection, caller, "reports.cancel", f"report:{report_id}", before=was, after=now)
         if cancelled:
-            await self._storage.close(report_id, "cancelled", after["nonce"])
+            await self._storage.discard(report_id, "cancelled", after["nonce"])
         return view(ReportView, after)
 
 

@@ -22,6 +22,7 @@ from msgspec import Meta, structs
 from tickwright.capabilities.reports.merge.steps import Part, Record
 from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.domain.errors import Contended, Rejected, storable
+from tickwright.domain.message_versions import check_version
 from tickwright.ports.reports import Column, PartFacts
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -68,10 +69,6 @@ class _Head(msgspec.Struct):
     version: Any = None
 
 
-class FutureVersionError(Exception):
-    """A message of a newer release, which a process of that release can read."""
-
-
 _head = msgspec.json.Decoder(_Head).decode
 _decode = msgspec.json.Decoder(Announcement).decode
 _columns = msgspec.json.Decoder(tuple[Column, ...]).decode
@@ -99,10 +96,7 @@ def read_announcement(body: bytes) -> Announcement:
         version = _head(body).version
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Rejected("not_json", str(error)[:500]) from None
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise Rejected("unknown_version", "version: write 1")
-    if version > VERSION:
-        raise FutureVersionError(f"version {version}"[:60])
+    check_version(version, VERSION, field="version")
     try:
         announcement = _decode(body)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
@@ -275,9 +269,9 @@ class RecordsStore:
         """Release steps that ``owner`` has beyond ``known``, by report and fence: the answer to a claim was lost."""
         return int(await connection.fetchval(SQL["release_unknown_steps"], owner, *_arrays(known)))
 
-    async def held(self, steps: Collection[tuple[int, int]], owner: int) -> set[tuple[int, int]]:
+    async def confirm(self, steps: Collection[tuple[int, int]], owner: int) -> set[tuple[int, int]]:
         """Return which of these steps, by report and fence, ``owner`` still has."""
-        rows = await self._pool.fetch(SQL["held_steps"], *_arrays(steps), owner)
+        rows = await self._pool.fetch(SQL["confirm_steps"], *_arrays(steps), owner)
         return {(row["id"], row["fence"]) for row in rows}
 
     async def waiting(self, owner: int) -> dict[tuple[int, int], Plan]:
@@ -295,13 +289,13 @@ class RecordsStore:
 
     async def wait_for_slot(self, record: Record, owner: int) -> None:
         """Release the step until a process has a merge slot for it."""
-        async with self._step(SQL["wait_for_slot"], record, owner) as connection:
+        async with self._fenced(SQL["wait_for_slot"], record, owner) as connection:
             if connection is not None:
                 await connection.execute(SQL["notify"])
 
     async def announce_again(self, record: Record, owner: int, listeners: Sequence[str]) -> None:
         """Count a delayed check, announce the stage to the missing ``listeners``, and release the step."""
-        async with self._step(SQL["count_check"], record, owner, float(record.plan.check_every_s)) as connection:
+        async with self._fenced(SQL["count_check"], record, owner, float(record.plan.check_every_s)) as connection:
             if connection is None:
                 return
             for name in listeners if self.routes.everyone else ():
@@ -313,7 +307,7 @@ class RecordsStore:
     async def next_stage(self, record: Record, owner: int, feed: Mapping[str, Any]) -> bool:
         """Begin the next stage with ``feed`` for its queries; false if the step was lost."""
         every_s = float(record.plan.check_every_s)
-        async with self._step(SQL["next_stage"], record, owner, json.dumps(feed), every_s) as connection:
+        async with self._fenced(SQL["next_stage"], record, owner, json.dumps(feed), every_s) as connection:
             if connection is None:
                 return False
             stage = _stage_of(record, stage=record.stage + 1, feed={**record.feed, **feed})
@@ -323,7 +317,7 @@ class RecordsStore:
 
     async def begin_merge(self, record: Record, owner: int) -> bool:
         """Write that the merge begins, and drop open parts; false if the step was lost."""
-        async with self._step(SQL["begin_merge"], record, owner, record.epoch) as connection:
+        async with self._fenced(SQL["begin_merge"], record, owner, record.epoch) as connection:
             if connection is not None:
                 await connection.execute(SQL["drop_open_parts"], record.id)
             return connection is not None
@@ -335,7 +329,7 @@ class RecordsStore:
     async def finish(self, record: Record, owner: int, file: FinishedFile) -> bool:
         """Write that the report has its file; false if the step was lost: then no record names the file."""
         facts = file.facts
-        async with self._step(
+        async with self._fenced(
             SQL["finish_report"], record, owner, record.epoch, file.address, file.key, facts.rows, facts.bytes,
             facts.checksum, json.dumps(file.manifest), float(record.plan.keep_s),
         ) as connection:  # fmt: skip
@@ -346,7 +340,7 @@ class RecordsStore:
     async def fail(self, record: Record, owner: int, code: str, text: str, manifest: Mapping[str, Any]) -> bool:
         """End the report without a file, with a reason; false if the step was lost."""
         found = json.dumps(manifest)
-        async with self._step(SQL["fail_report"], record, owner, code, storable(text)[:1000], found) as connection:
+        async with self._fenced(SQL["fail_report"], record, owner, code, storable(text)[:1000], found) as connection:
             if connection is not None:
                 await self._end(connection, record.id)
             return connection is not None
@@ -354,7 +348,7 @@ class RecordsStore:
     async def restart(self, record: Record, owner: int) -> bool:
         """Fetch all parts again under the next epoch; false if the step was lost."""
         every_s = float(record.plan.check_every_s)
-        async with self._step(SQL["restart_report"], record, owner, every_s) as connection:
+        async with self._fenced(SQL["restart_report"], record, owner, every_s) as connection:
             if connection is None:
                 return False
             epoch = record.epoch + 1
@@ -376,7 +370,9 @@ class RecordsStore:
     # ------------------------------------------------------------------ pieces
 
     @asynccontextmanager
-    async def _step(self, query: str, record: Record, owner: int, *arguments: Any) -> AsyncIterator[Connection | None]:
+    async def _fenced(
+        self, query: str, record: Record, owner: int, *arguments: Any
+    ) -> AsyncIterator[Connection | None]:
         """Open a transaction that begins with a fenced write; yield ``None`` if the step was lost."""
         async with self._pool.acquire() as connection, connection.transaction():
             found = await connection.fetchval(query, record.id, record.fence, owner, *arguments)

@@ -73,7 +73,7 @@ SELECT r.id AS report_id, r.nonce, r.type, r.status, r.epoch, r.stage AS report_
 
 -- name: explain_report
 -- The record, and the number of live report listeners. Index: reports_pkey. Small: a row per process.
-SELECT r.id, r.status, r.stage, r.epoch, r.restarts, r.tries, r.checks, r.owner IS NOT NULL AS held, r.step_at = 'epoch' AS has_no_place, r.check_at, r.deadline_at,
+SELECT r.id, r.status, r.stage, r.epoch, r.restarts, r.tries, r.checks, r.owner IS NOT NULL AS held, r.step_at = 'epoch' AS waits_for_slot, r.check_at, r.deadline_at,
        r.error_code, r.error, r.created_at, r.finished_at, r.file_expires_at, r.file_key IS NOT NULL AS has_file,
        r.manifest -> 'missing' AS missing, r.plan::text AS plan, clock_timestamp() AS now,
        (SELECT count(*) FROM tickwright.workers w

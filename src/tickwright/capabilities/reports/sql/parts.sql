@@ -30,7 +30,7 @@ SELECT min(first.in_s)::float8
    SELECT extract(epoch FROM p.due_at - clock_timestamp()) AS in_s FROM tickwright.report_parts p
     WHERE p.served_by = mine.served_by AND p.state = 'due' ORDER BY p.due_at LIMIT 1) AS first;
 
--- name: keep_parts
+-- name: confirm_parts
 -- Write the rows so far; a part that is not returned has another owner. Index: report_parts_pkey, or report_parts_owner.
 UPDATE tickwright.report_parts p SET rows = u.rows
   FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) AS u (report_id, listener, fence, rows)

@@ -38,7 +38,7 @@ SELECT status, epoch, stage FROM tickwright.reports WHERE id = $1 FOR NO KEY UPD
 -- Set reports to querying when their first part is claimed. Index: reports_pkey.
 UPDATE tickwright.reports SET status = 'querying', started_at = clock_timestamp() WHERE id = ANY ($1::bigint[]) AND status = 'pending';
 
--- name: notify_if_complete
+-- name: note_part_end
 -- Make the next step due if no part of the stage is open or a required part has failed.
 -- After lock_report, so that the last part detects that it is the last. Indexes: reports_pkey, report_parts_pkey.
 UPDATE tickwright.reports r
@@ -53,8 +53,9 @@ RETURNING due.now;
 
 -- name: claim_steps
 -- Claim due steps without an owner, oldest first; and one step that waits for a merge slot, of the type with the fewest of the used slots $4 (one
--- type per slot). $5 is the number of free slots; the last one is for a type without a slot. A step past its deadline needs no slot. Returns
--- nothing for a lost session, or one that refuses claims of the number $3. Index: reports_steps, workers_pkey.
+-- type per slot). $5 is the number of free slots; the last one is for a type without a slot. A step past its deadline needs no slot. While it is
+-- owned, step_at is 'infinity': what makes it due meanwhile lowers step_at, and leave_step keeps that. Returns nothing for a lost session, or
+-- one that refuses claims of the number $3. Index: reports_steps, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
 )
@@ -86,7 +87,7 @@ SELECT least(
 SELECT listener, stage, required, state, attempts, rows, bytes, checksum, columns::text, place, object_key, error
   FROM tickwright.report_parts WHERE report_id = $1 ORDER BY stage, listener;
 
--- name: held_steps
+-- name: confirm_steps
 -- The steps that the session $3 still owns. Index: reports_pkey, or reports_owner.
 SELECT r.id, r.fence FROM tickwright.reports r JOIN unnest($1::bigint[], $2::bigint[]) AS u (id, fence) ON r.id = u.id AND r.fence = u.fence
  WHERE r.owner = $3;

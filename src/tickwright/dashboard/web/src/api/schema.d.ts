@@ -1116,7 +1116,7 @@ export interface paths {
         put?: never;
         /**
          * Take Event
-         * @description Apply an event of a courier: it outranks polling, and the next poll waits one whole interval.
+         * @description Apply an event of a partner: it outranks polling, and the next poll waits one whole interval.
          *
          *     The outcome is `applied`, `stale` (not newer than the status), `duplicate`, or `ended`.
          */
@@ -2045,7 +2045,7 @@ export interface paths {
         };
         /**
          * List Dead Calls
-         * @description List calls of reports that were given up, the oldest first. RabbitMQ keeps them for a week.
+         * @description List announcements of reports that were given up, the oldest first. RabbitMQ keeps them for a week.
          */
         get: operations["list_dead_calls_v1_dead_letters_reports_get"];
         put?: never;
@@ -2069,7 +2069,7 @@ export interface paths {
          * Requeue Dead Calls
          * @description Put them back to their listeners, the oldest first, at most 1,000 a call; ids among the oldest 10,000.
          *
-         *     A call of a report that is over, or of a part that is there, is dropped when it is read again.
+         *     An announcement of a report that is over, or of a part that is there, is dropped when it is read.
          */
         post: operations["requeue_dead_calls_v1_dead_letters_reports_requeue_post"];
         delete?: never;
@@ -5454,7 +5454,7 @@ export interface components {
          *         Attributes:
          *             expected: Trackers of its slots; before the selection, as the slot's last selection counted them.
          *             selected: Put into the outbox.
-         *             skipped: Not selected: paused, too old, or postponed by an event of the courier.
+         *             skipped: Not selected: paused, too old, or postponed by an event of the partner.
          *             deferred: Left to a later slice, because their account reached its cap of five minutes.
          *             late: Answered more than a tenth of their interval after their due second.
          *             superseded: Dropped because the next poll was due.
@@ -5697,7 +5697,7 @@ export interface components {
         };
         /**
          * TrackerEvent
-         * @description A scan event with the courier's instant.
+         * @description A scan event with the partner's instant.
          */
         TrackerEvent: {
             at: string;
@@ -5725,7 +5725,7 @@ export interface components {
          *             state: ``waiting`` (for its place), ``placed`` or ``ended``.
          *             status_at: Since when its status holds, as its sender reports.
          *             next_poll_at: Its next poll; null while it waits, is paused or has ended.
-         *             skip_until: An event of the courier postponed polling until then.
+         *             skip_until: An event of the partner postponed polling until then.
          */
         TrackerView: {
             id: string;

@@ -16,6 +16,7 @@ from tickwright.capabilities.operations.views import (
 )
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_address
+from tickwright.engine.leases import SQL as LEASES
 from tickwright.engine.leases import LeasePurposes
 from tickwright.engine.outbox.relay import LEASE as RELAY
 from tickwright.engine.outbox.table import SQL as OUTBOX
@@ -82,7 +83,7 @@ class OperatorActions:
             Contended: Its holder's transaction takes too long. Retry.
         """
         async with self._pool.acquire() as connection, connection.transaction():
-            row = await connection.fetchrow(SQL["break_lease"], job_name)
+            row = await connection.fetchrow(LEASES["break_lease"], job_name)
             if row is None:
                 if await connection.fetchval(SQL["lease_known"], job_name):
                     raise Rejected("lease_free", f"lease {job_name[:50]!r} has no holder", status=409)
