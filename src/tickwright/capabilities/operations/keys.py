@@ -17,7 +17,7 @@ from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import filled, load
 
-_SQL = filled(load("tickwright.capabilities.operations.sql", "access.sql"), "key")
+_SQL = filled(load("tickwright.capabilities.operations.sql", "access.sql"), "key_columns")
 KEY_BYTES = 32
 PREFIX_CHARS = 8
 NAME_CHARS_MAX = 100
