@@ -176,8 +176,8 @@ async def test_jobs_of_a_claim_under_way_are_released_when_their_rate_is_set(
 
     kinds, limits = {"t": policy("t"), "sound": policy("sound")}, WorkerLimits(concurrency=8)
     handlers = {"t": handler, "sound": _sound}
+    monkeypatch.setattr(ClaimStore, "claim", slow_down)  # first, so that no claim begins without it
     async with running_engine(database_url, handlers, kinds=kinds, limits=limits) as engine:
-        monkeypatch.setattr(ClaimStore, "claim", slow_down)
         await engine.pool.execute(INSERT, 2000, 3)
         await eventually_async(lambda: claims, what="a claim has found them")
         for _ in range(3):
