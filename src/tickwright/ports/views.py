@@ -7,6 +7,7 @@ every route as a caller that may not. Texts of errors are not user data, because
 
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -45,12 +46,17 @@ class Explanation(msgspec.Struct):
 def view(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
     """Return a row as ``kind``; fields of type ``Any`` hold JSON text and stay JSON."""
     fields: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]  # T is always one of the structs above
-        if field.name == HIDDEN:  # the answer sets it; no row has it
-            continue
-        value = more[field.name] if field.name in more else row[field.name]
-        fields[field.name] = raw(value) if field.type is Any else value
+    for name, is_json in _fields(kind):  # type: ignore[arg-type]  # a class is hashable
+        value = more[name] if name in more else row[name]
+        fields[name] = raw(value) if is_json else value
     return kind(**fields)
+
+
+@cache  # msgspec evaluates the annotations at each call, which costs more than the row
+def _fields(kind: Any) -> tuple[tuple[str, bool], ...]:
+    """Return the fields that a row has, and whether they hold JSON text; the answer itself sets ``HIDDEN``."""
+    found = msgspec.structs.fields(kind)
+    return tuple((field.name, field.type is Any) for field in found if field.name != HIDDEN)
 
 
 def raw(text: str | None) -> msgspec.Raw | None:
