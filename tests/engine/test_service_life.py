@@ -14,6 +14,7 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.capabilities.operations.snapshots import Snapshots
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Lease, LeasedRounds, LeasedService, Leases
 from tickwright.engine.retention import engine_retention
 from tickwright.engine.session import WorkerSession
@@ -63,7 +64,7 @@ def health(world: RelayWorld) -> HealthServer:
 
 def jobs(world: RelayWorld) -> JobWorker:
     """A worker of one-shot jobs."""
-    return JobWorker(world.pool, session(world), HandlerRegistry(), {}, direct_url=world.url)
+    return JobWorker(world.pool, session(world), HandlerRegistry(), {}, direct=DirectConnection(world.url))
 
 
 MAKERS: dict[str, Callable[[RelayWorld], Service]] = {

@@ -187,7 +187,7 @@ async def running_api(
         return
     pool = await open_pool(url, max_size=6)
     settings = Settings(path_prefix=path_prefix)
-    plugin_context = Context(settings, pool, None, Registrations(), dict)
+    plugin_context = Context(settings, pool, Registrations(), dict)
     ports = plugin_context.ports
     ports.put(TargetCheck, allow_target)
     ports.put(FanoutService, FanoutService(pool, dead_tasks or PostgresDeadLetters(pool, "tickwright.fanout")))

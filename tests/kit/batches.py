@@ -22,6 +22,7 @@ from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchCo
 from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.capabilities.batches.executions.work import ProcessWorks
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
@@ -183,9 +184,9 @@ class BatchWorld:
         session = WorkerSession(pool or self.pool, name="test", roles=["campaign-consumer"], version="0", terms=TERMS)
         session.on_reclaim(store.reclaim)
         await session.open()
-        wakeups = WakeupListener("batch-consumer-wakeups", self.url, CHANNEL)
+        wakeups = WakeupListener(direct := DirectConnection(self.url), CHANNEL)
         consumer = BatchConsumer(store, session, wakeups, OneWork(work, names), at_once=at_once, probe=probe)
-        process = Process(session=session, consumer=consumer, services=[session, wakeups, consumer])
+        process = Process(session=session, consumer=consumer, services=[session, direct, consumer])
         process.begin()
         self._stack.push_async_callback(process.vanish)
         return process

@@ -21,6 +21,7 @@ from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.broker import Broker
 from tickwright.ports.service import NO_PROBE, Probe
@@ -97,21 +98,23 @@ async def running_engine(
     async with pool.acquire() as connection:
         for kind in [*(h.defaults for h in registry.all()), *((kinds or {}).values())]:
             await register_handler(connection, kind)
-    session = WorkerSession(pool, name="test", roles=["worker"], version="0", terms=terms, probe=probe)
-    worker = JobWorker(
-        pool, session, registry, brokers or {}, direct_url=url if direct else None, limits=limits, probe=probe
+    connection = DirectConnection(url if direct else None)
+    session = WorkerSession(
+        pool, name="test", roles=["worker"], version="0", terms=terms, direct=connection, probe=probe
     )
+    worker = JobWorker(pool, session, registry, brokers or {}, direct=connection, limits=limits, probe=probe)
     counted = WorkerCounters(worker)
     session.facts["counters"] = lambda: {"jobs": counted.jobs(), "types": counted.types()}
     await session.open()
     engine = Engine(url, pool, session, worker)
-    engine.tasks = [asyncio.create_task(session.run()), asyncio.create_task(worker.run())]
+    engine.tasks = [asyncio.create_task(service.run()) for service in (session, worker, connection)]
     try:
         await eventually_async(lambda: worker.last_tick_age_s() is not None, what="first claim")
         yield engine
     finally:
         await worker.stop()
         await session.stop()
+        await connection.stop()
         await asyncio.gather(*engine.tasks)
         await asyncio.wait_for(pool.close(), 10)
 

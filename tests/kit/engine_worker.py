@@ -16,6 +16,7 @@ from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import open_pool
 
@@ -56,19 +57,21 @@ async def main() -> None:
             await register_handler(connection, kind)
     ttl_s = float(os.environ["ENGINE_LEASE_S"])
     terms = LeaseTerms(timedelta(seconds=ttl_s), timedelta(seconds=ttl_s / 5))
-    session = WorkerSession(pool, name=f"test:{os.getpid()}", roles=["worker"], version="0", terms=terms)
+    direct = DirectConnection(url)
+    session = WorkerSession(pool, name=f"test:{os.getpid()}", roles=["worker"], version="0", terms=terms, direct=direct)
     limits = WorkerLimits(concurrency=int(os.environ["ENGINE_CONCURRENCY"]), threads=2)
-    worker = JobWorker(pool, session, registry, {}, direct_url=url, limits=limits)
+    worker = JobWorker(pool, session, registry, {}, direct=direct, limits=limits)
     counted = WorkerCounters(worker)
     session.facts["counters"] = lambda: {"jobs": counted.jobs(), "types": counted.types()}
     await session.open()
-    tasks = [asyncio.create_task(session.run()), asyncio.create_task(worker.run())]
+    tasks = [asyncio.create_task(service.run()) for service in (direct, session, worker)]
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     await stopping.wait()
     await worker.quiesce()
     await worker.stop()
     await session.stop()
+    await direct.stop()
     await asyncio.gather(*tasks)
     await pool.close()
 

@@ -30,6 +30,7 @@ from tickwright.capabilities.fanout.scheduler.publisher import Publisher
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
 from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.partners.contract import PartnerContract
@@ -240,9 +241,9 @@ class FanoutWorld:
                 token=random_token(8),
                 probe=probe,
             )
-            wakeups = WakeupListener("fanout-wakeups", self.url if hears else None, CHANNEL)
+            wakeups = WakeupListener(direct := DirectConnection(self.url if hears else None), CHANNEL)
             scheduler = FanoutScheduler(self.pool, publisher, gates=dict(gates or {}).get, wakeups=wakeups)
-            async with running([wakeups, scheduler]):
+            async with running([direct, scheduler]):
                 yield scheduler
 
     @asynccontextmanager

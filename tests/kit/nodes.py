@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from tickwright.engine.direct import DirectConnection
 from tickwright.app.declarations import Declarations
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
@@ -75,11 +76,12 @@ class RoleProcess:
 @asynccontextmanager
 async def started(pool: Pool, settings: Settings, *roles: str) -> AsyncIterator[Context]:
     """Yield the context of a process with ``roles``, with the additions of every plugin."""
-    context = Context(settings, pool, None, Registrations(), dict, roles=frozenset(roles))
+    context = Context(settings, pool, Registrations(), dict, roles=frozenset(roles))
     terms = LeaseTerms(settings.lease, settings.lease / 8)
     session = WorkerSession(pool, name="test", roles=roles, version="0.0.0", terms=terms)
     context.facts = session.facts
     context.ports.put(WorkerSession, session)
+    context.ports.put(DirectConnection, DirectConnection(None))
     context.ports.put(Leases, Leases(pool, owner="test", terms=terms))
     provide(context)
     try:

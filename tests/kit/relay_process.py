@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kit.probes import KillAt
 from kit.receivers import TARGETS
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.engine.outbox.table import ClaimBounds
@@ -27,9 +28,11 @@ async def main(url: str, lease_s: float, probe_name: str | None) -> None:
     leases = Leases(await open_pool(url, max_size=4), owner="child", terms=terms)
     broker = HttpBroker(allow=TARGETS)
     probe = KillAt(probe_name) if probe_name else NO_PROBE
-    await OutboxRelay(
-        leases, {"http": broker}, direct_url=url, terms=terms, bounds=ClaimBounds(rows_per_lane=10), probe=probe
-    ).run()
+    direct = DirectConnection(url)
+    relay = OutboxRelay(
+        leases, {"http": broker}, direct=direct, terms=terms, bounds=ClaimBounds(rows_per_lane=10), probe=probe
+    )
+    await asyncio.gather(direct.run(), relay.run())
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from kit.processes import kill_group, spawn
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
 from tickwright.domain.retries import RetryPolicy
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import LEASE, OutboxRelay
 from tickwright.engine.outbox.table import Verdicts
@@ -33,6 +34,7 @@ class RelayWorld:
 
     def __init__(self, url: str, pool: asyncpg.Pool, receiver: HttpReceiver) -> None:
         self.url, self.pool, self.receiver = url, pool, receiver
+        self._direct: dict[OutboxRelay, DirectConnection] = {}
         http = HttpBroker(allow=TARGETS)
         self.brokers: dict[str, HttpBroker | PostgresBroker] = {"http": http, "pg": PostgresBroker(pool)}
 
@@ -54,18 +56,23 @@ class RelayWorld:
     def relay(self, name: str = "relay", **options: Any) -> OutboxRelay:
         """Return a relay that is not started, with short waits."""
         leases = Leases(self.pool, owner=name, terms=options.get("terms", LONG))
-        defaults: Mapping[str, Any] = {"direct_url": self.url, "retry": QUICK, "lane_retry": QUICK}
-        return OutboxRelay(leases, options.pop("brokers", self.brokers), **{**defaults, **options})
+        direct = DirectConnection(self.url)
+        defaults: Mapping[str, Any] = {"direct": direct, "retry": QUICK, "lane_retry": QUICK}
+        relay = OutboxRelay(leases, options.pop("brokers", self.brokers), **{**defaults, **options})
+        self._direct[relay] = direct
+        return relay
 
     @asynccontextmanager
     async def running(self, relay: OutboxRelay) -> AsyncIterator[OutboxRelay]:
         """Run a relay for the length of the block."""
-        task = asyncio.create_task(relay.run())
+        direct = self._direct.pop(relay)
+        tasks = [asyncio.create_task(service.run()) for service in (direct, relay)]
         try:
             yield relay
         finally:
             await relay.stop()
-            await task
+            await direct.stop()
+            await asyncio.gather(*tasks)
 
     def child(self, folder: Path, lease_s: float, probe: str | None = None) -> Child:
         """Start a relay as a separate process."""

@@ -24,6 +24,7 @@ from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.conditions import query_key
 from tickwright.capabilities.reports.requests.store import Created, NewReport, RecordsStore, Routes
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.objects import ObjectStore
@@ -163,7 +164,7 @@ class ReportWorld:
         session.on_reclaim(parts.reclaim)
         kept = objects or self.objects
         places = PartStorage(parts, self.shared, kept, probe=probe)
-        wakeups = WakeupListener("report-wakeups", self.url if hears else None, "tickwright_reports")
+        wakeups = WakeupListener(direct := DirectConnection(self.url if hears else None), "tickwright_reports")
         terms = {
             name: SourceSettings(url=as_reader(url), connections_max=connections)
             for name, url in (sources or {}).items()
@@ -176,7 +177,7 @@ class ReportWorld:
         merges = MergeProcesses(at_once=1, spare=1)
         resources = StepResources(records, places, kept, folder, merges, MergeBounds(), probe)
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=1)
-        services = (session, wakeups, merges, listener, supervisor)
+        services = (session, direct, merges, listener, supervisor)
         process = Process(session=session, listener=listener, supervisor=supervisor, merges=merges, services=services)
         await session.open()
         process.begin()

@@ -11,6 +11,7 @@ from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import open_pool
 
@@ -42,7 +43,7 @@ async def test_a_worker_behind_a_pooler_without_a_direct_url_drains_its_jobs(
     terms = LeaseTerms(timedelta(seconds=1.5), timedelta(seconds=0.3))
     session = WorkerSession(pool, name="pooled", roles=["worker"], version="0", terms=terms)
     await session.open()
-    worker = JobWorker(pool, session, registry, {}, direct_url=None)
+    worker = JobWorker(pool, session, registry, {}, direct=DirectConnection(None))
     tasks = [asyncio.create_task(session.run()), asyncio.create_task(worker.run())]
     try:
         ids = [row["id"] for row in await pool.fetch(SCHEDULE, "pooled")]

@@ -34,9 +34,9 @@ async def saturated(_job: Job) -> None:
 
 @app.job("late")
 async def late(job: Job) -> None:
-    """Say how late the start was; the clock is the database's, on the same host."""
+    """Say how late the start was, and where and when; the clock is the database's, on the same host."""
     at_s = time.time()
-    os.write(_log, b"L %d %.3f\n" % (job.id, (at_s - job.due_s) * 1000))
+    os.write(_log, b"L %d %.3f %d %d %.6f\n" % (job.id, (at_s - job.due_s) * 1000, os.getpid(), job.attempt, at_s))
 
 
 @app.job("work", timeout="60s")

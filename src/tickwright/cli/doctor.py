@@ -185,7 +185,7 @@ async def _plugins(
 
     Without the schema of this release a plugin may miss its tables, which the finding of the schema says already.
     """
-    context = Context(settings, pool, None, Registrations(), partial(load_config, settings.config))
+    context = Context(settings, pool, Registrations(), partial(load_config, settings.config))
     stack.push_async_callback(context.ports.aclose)
     offer_joined(context)
     alive = {row["role"]: row["workers"] for row in await pool.fetch(_SQL["alive"])} if has_schema else {}

@@ -9,8 +9,9 @@ The database is authoritative: a session is lost when its row says so. Only anot
 may write that, in the transaction that releases the session's jobs. The holder stops earlier, by its own monotonic
 clock, when it cannot renew. After a loss it takes a new token, so late writes under the old token find no row.
 
-A renewal is one statement, and so one round trip, because a far database leaves time for no more. It uses a connection
-that only the session uses, so it waits neither for other work nor for the six round trips of a new connection. Work of
+A renewal is one statement, and so one round trip, because a far database leaves time for no more. It uses the direct
+connection of the process, so it waits neither for other work nor for the six round trips of a new connection; where
+there is none, it uses one that only the session uses. Work of
 several round trips runs beside the renewals: the heartbeat's work, the reclaim of lost sessions, the release of unknown
 claims, the search for table locks. Where the database is near, the heartbeat's work shares the renewal's transaction,
 unless something blocks it.
@@ -27,16 +28,18 @@ import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.facts import Facts
 from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
+from tickwright.engine.turns import ROUND_S
 from tickwright.ports.ids import monotonic, record_database_time
 from tickwright.ports.service import NO_PROBE, Probe
-from tickwright.ports.session import Beat, Gate, Reclaim
+from tickwright.ports.session import Beat, Gate, Place, Reclaim
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, RoundTrips, enter_timeline, slowness
-from tickwright.store.queries import load
+from tickwright.store.queries import filled, load
 
-_SQL = load("tickwright.engine.sql", "workers.sql")
+_SQL = filled(load("tickwright.engine.sql", "workers.sql"), "places")
 _CHECK_S = 0.1
 _CHECK_AGAIN_S = 1.0
 _SETTLE_S = 10.0
@@ -58,10 +61,11 @@ class WorkerSession(LoopService):
         roles: Sequence[str],
         version: str,
         terms: LeaseTerms | None = None,
+        direct: DirectConnection | None = None,
         probe: Probe = NO_PROBE,
     ) -> None:
         super().__init__()
-        self._pool = pool
+        self._pool, self._direct = pool, direct or DirectConnection(None)
         self._connection: Connection | None = None
         self._runs = False
         self._name, self._roles, self._version = name, list(roles), version
@@ -74,6 +78,8 @@ class WorkerSession(LoopService):
         self._reclaims: list[Reclaim] = []
         self._losses: list[Callable[[], None]] = []
         self._gates: list[Gate] = []
+        self._groups: dict[str, Callable[[], bool]] = {}
+        self._places: dict[str, Place] = {}
         self._beside: dict[str, asyncio.Task[None]] = {}
         self._table_locks = TableLocks(pool)
         self._is_far = False
@@ -114,16 +120,29 @@ class WorkerSession(LoopService):
         """Register a gate that is settled with the heartbeat and before the session leaves."""
         self._gates.append(gate)
 
+    def join(self, group: str, joins: Callable[[], bool]) -> Callable[[], Place | None]:
+        """Take turns in ``group`` while ``joins()`` is true at the heartbeat; return a function for the place."""
+        self._groups[group] = joins
+        return lambda: self._places.get(group)
+
     # ------------------------------------------------------------------ Service
 
     async def open(self) -> None:
         """Register under a new token."""
         sent_s = monotonic()
-        values = self._name, self._roles, self._version, self.terms.ttl, self._facts_json()
+        values = self._name, self._roles, self._version, self.terms.ttl, self._facts_json(), self._joined(), ROUND_S
         row = await self._fetchrow(_SQL["open_session"], *values)
         record_database_time(row["now_s"])
+        self._note_places(row)
         self._token, self._renewed_s, self._expiry_s = row["id"], sent_s, sent_s
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
+
+    def _joined(self) -> list[str]:
+        return [group for group, joins in self._groups.items() if joins()]
+
+    def _note_places(self, row: Any) -> None:
+        places: dict[str, tuple[int, int, bool, bool]] = json.loads(row["places"] or "{}")
+        self._places = {group: Place(*place, row["round"]) for group, place in places.items()}
 
     async def _fetchrow(self, sql: str, *args: Any) -> Any:
         """Query on the session's own connection while it runs; a broken connection is replaced."""
@@ -134,7 +153,13 @@ class WorkerSession(LoopService):
 
     @asynccontextmanager
     async def _own_connection(self) -> AsyncIterator[Connection]:
-        """Yield the session's own connection, and release it to the pool after an error."""
+        """Yield the process's direct connection; while there is none, one of the pool that only the session uses."""
+        if self._direct.works:
+            async with self._direct.lent() as direct:
+                if direct is not None:
+                    await self._drop_connection()
+                    yield direct
+                    return
         if self._connection is not None and _is_gone(self._connection):
             await self._drop_connection()
         if self._connection is None:
@@ -248,7 +273,7 @@ class WorkerSession(LoopService):
         await self._probe.reached("session.before_renewal", token=self._token)
         sent_s = monotonic()
         try:
-            async with asyncio.timeout(_TOGETHER_S), self._own_connection() as own, own.transaction():
+            async with asyncio.timeout(_TOGETHER_S), self._pool.acquire() as own, own.transaction():
                 row = await own.fetchrow(*self._renewal())
                 committed = [await beat(own) for beat in self._beats] if row is not None else []
         except (*UNAVAILABLE, asyncpg.PostgresError):  # no bug of a heartbeat prevents the renewal
@@ -259,7 +284,8 @@ class WorkerSession(LoopService):
         return True
 
     def _renewal(self) -> tuple[Any, ...]:
-        return _SQL["renew_session"], self._token, self.terms.ttl, self._facts_json(), self._name
+        joined = self._joined()
+        return _SQL["renew_session"], self._token, self.terms.ttl, self._facts_json(), self._name, joined, ROUND_S
 
     async def _note_renewal(self, row: Any, sent_s: float) -> None:
         """Apply the answer to a renewal that was sent at ``sent_s``."""
@@ -268,6 +294,7 @@ class WorkerSession(LoopService):
             return
         self._renewed_s = sent_s
         record_database_time(row["now_s"])
+        self._note_places(row)
         if row["drain"]:
             self.drain_requested.set()
         if not row["timeline_known"]:

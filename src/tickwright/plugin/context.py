@@ -77,7 +77,6 @@ class Context:
     Attributes:
         settings: Of the process; ``settings.part(JobSettings)`` gives those of one plugin.
         pool: Connections for what the plugin builds.
-        direct_url: For LISTEN; ``None`` where notifications cannot be received.
         registrations: What the user's program registered.
         read_config: Returns the tables of the TOML file by kind and name; called when they are needed.
         ports: What plugins provide.
@@ -94,7 +93,6 @@ class Context:
 
     settings: Settings
     pool: "Pool"
-    direct_url: str | None
     registrations: Registrations
     read_config: Callable[[], Mapping[str, Mapping[str, Any]]]
     ports: Ports = field(default_factory=Ports)

@@ -35,6 +35,11 @@ def record_database_time(now_s: float) -> None:
     _Wall.ahead_s = now_s - monotonic()
 
 
+def database_seconds() -> float | None:
+    """Return the database's time in seconds since 1970, late by the way of its last answer, if there was one."""
+    return None if _Wall.ahead_s is None else _Wall.ahead_s + monotonic()
+
+
 def unix_seconds() -> int:
     """Return whole seconds since 1970, for protocols that need them (webhook timestamps).
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Beat = Callable[[Any], Awaitable[Callable[[], None]]]
 """Work of a renewal's transaction; the returned function is called after the commit."""
@@ -17,6 +17,24 @@ class Holdings(tuple[str, ...]):
     """
 
     __slots__ = ()
+
+
+class Place(NamedTuple):
+    """A session's place in a group that takes turns, as its last heartbeat has read it.
+
+    Attributes:
+        others: Other live sessions of the group.
+        before: Those that come before this one in the order of turns.
+        listens: Whether this one listens in the round of the heartbeat.
+        listens_next: Whether it listens in the round after that.
+        round: The number of the heartbeat's round, counted since 1970.
+    """
+
+    others: int
+    before: int
+    listens: bool
+    listens_next: bool
+    round: int
 
 
 class Gate(Protocol):
@@ -58,6 +76,9 @@ class Session(Protocol):
 
     def next_claim_number(self) -> int:
         """Raise ``claim_number`` and return it."""
+
+    def join(self, group: str, joins: Callable[[], bool]) -> Callable[[], Place | None]:
+        """Take turns in ``group`` while ``joins()`` is true at the heartbeat; return a function for the place."""
 
     def add_gate(self, gate: Gate) -> None:
         """Settle ``gate`` with the heartbeat when it is unsure, and before the session closes."""

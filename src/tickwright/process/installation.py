@@ -78,7 +78,7 @@ async def open_installation(
         if database.embedded:
             await ensure_schema(database)
         pool = await open_pool(database.url, max_size=settings.connections_max, behind_pooler=database.behind_pooler)
-        context = Context(settings, pool, None, registrations or Registrations(), read_config)
+        context = Context(settings, pool, registrations or Registrations(), read_config)
         try:
             if not database.embedded:
                 with translated():

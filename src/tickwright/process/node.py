@@ -20,6 +20,7 @@ from tickwright.api.app import create_app
 from tickwright.dashboard import Page
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import LeasedService, Leases
 from tickwright.engine.outbox.table import reserve_prefixes
 from tickwright.engine.session import WorkerSession
@@ -160,11 +161,11 @@ def _context(settings: Settings, roles: tuple[str, ...], installation: Installat
     terms = LeaseTerms(settings.lease, settings.lease / 8)
     name = f"{platform.node() or 'host'}:{os.getpid()}"
     direct_url = installation.database.direct_url if settings.notifications else None
-    session = WorkerSession(pool, name=name, roles=roles, version=__version__, terms=terms)
+    direct = DirectConnection(direct_url)
+    session = WorkerSession(pool, name=name, roles=roles, version=__version__, terms=terms, direct=direct)
     own = installation.context
-    context = Context(
-        settings, pool, direct_url, own.registrations, own.read_config, roles=frozenset(roles), callers=own
-    )
+    context = Context(settings, pool, own.registrations, own.read_config, roles=frozenset(roles), callers=own)
+    context.ports.put(DirectConnection, direct)
     context.facts = session.facts
     context.ports.put(WorkerSession, session)
     context.ports.put(Leases, Leases(pool, owner=name, terms=terms))
@@ -194,7 +195,7 @@ def _build(
         metrics=watch.page.render,
         limits=settings.probes_listener,
     )
-    services = [Supervised(one) for one in (session, *context.services)]
+    services = [Supervised(one) for one in (context.ports.get(DirectConnection), session, *context.services)]
     services += [Supervised(api)] if api is not None else []
     services += [Supervised(one, _tick_within_s(one)) for one in context.leased]
     supervisor = Supervisor(

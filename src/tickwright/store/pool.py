@@ -38,6 +38,8 @@ CONNECT_TIMEOUT_S = 10
 FAR_CONNECT_TIMEOUT_S = 30
 """For a single server: a connection takes six round trips, and there is no other server to try."""
 BESIDE_TIMEOUT_S = 2.0
+IDLE_S = 10.0
+"""After which a connection of a pool is closed: an idle process needs one at the most."""
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
 FULL_S = 10.0
@@ -113,7 +115,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, behind_po
             server_settings={"timezone": "UTC", "application_name": "tickwright"} if behind_pooler else SETTINGS,
             command_timeout=60,
             timeout=CONNECT_TIMEOUT_S,
-            max_inactive_connection_lifetime=0,
+            max_inactive_connection_lifetime=IDLE_S,
             reset=_keep_session,
         )
     except CANNOT_CONNECT as error:
@@ -409,4 +411,6 @@ async def _keep_session(_connection: Connection) -> None:
 
 async def connect(url: str) -> Connection:
     """Open a connection outside the pool, for LISTEN and session locks."""
-    return await connect_to(url, server_settings=SETTINGS, command_timeout=60)
+    return await connect_to(
+        url, connection_class=_BoundedConnection, server_settings=SETTINGS, command_timeout=60, statement_cache_size=200
+    )

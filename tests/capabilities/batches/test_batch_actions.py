@@ -10,6 +10,7 @@ from kit.broker_sides import Side
 from kit.leases import SHORT
 from kit.receivers import Received
 from kit.waiting import eventually_async
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
 
@@ -26,7 +27,7 @@ async def test_each_action_arrives_under_its_own_id(side: Side, batches: BatchWo
     for _ in range(2):
         await batches.check()
     brokers = dict.fromkeys(side.broker.schemes, side.broker)
-    relay = OutboxRelay(Leases(batches.pool, owner="relay"), brokers, direct_url=None, terms=SHORT)
+    relay = OutboxRelay(Leases(batches.pool, owner="relay"), brokers, direct=DirectConnection(None), terms=SHORT)
     relaying = asyncio.create_task(relay.run())
     taken: list[Received] = []
 

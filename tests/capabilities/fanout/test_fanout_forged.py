@@ -17,6 +17,7 @@ from tickwright.capabilities.fanout.consumer.consumer import DELAYS_MAX
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import SIGNATURE, read_keys, write_task
 from tickwright.capabilities.fanout.windows import Window
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.transports.postgres.broker import PostgresBroker
@@ -77,7 +78,7 @@ async def test_a_task_that_was_forged_into_the_outbox_is_not_run(world: FanoutWo
     hub = Hub()
     broker = PostgresBroker(world.pool) if destination.startswith("pg:") else RabbitBroker(world.queues.url)
     leases = Leases(world.pool, owner="relay", terms=LONG)
-    relay = OutboxRelay(leases, {destination.partition(":")[0]: broker}, direct_url=world.url)
+    relay = OutboxRelay(leases, {destination.partition(":")[0]: broker}, direct=DirectConnection(world.url))
     async with running([relay]), world.consumer({MODULE: hub}) as consumer:
         await eventually_async(lambda: consumer.counts["unsigned"], what="dead-lettered")
     assert not hub.runs, known

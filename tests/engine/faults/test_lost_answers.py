@@ -33,6 +33,7 @@ from tickwright.capabilities.reports.parts.store import PartRows
 from tickwright.capabilities.reports.requests.store import RecordsStore, Routes
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.claim_gate import ClaimGate, Ticket
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.outbox.relay import LEASE, OutboxRelay
 from tickwright.engine.outbox.table import Verdicts
@@ -494,7 +495,7 @@ async def test_a_verdict_that_is_written_twice_counts_as_one_attempt(database_ur
         )
         lease = await Leases(pool, owner="a", terms=LONG).take(LEASE)
         assert lease is not None
-        relay = OutboxRelay(Leases(pool, owner="a"), {}, direct_url=None)
+        relay = OutboxRelay(Leases(pool, owner="a"), {}, direct=DirectConnection(None))
         cuts.cut(RETRIED_MESSAGES, "unheard")
         verdicts = Verdicts(retried=[row_id], tries=[0], waits_s=[60.0], retry_errors=["no"])
         await relay._mark(lease, verdicts)

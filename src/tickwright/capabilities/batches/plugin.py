@@ -106,17 +106,17 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.executions.producer import Producer
         from tickwright.capabilities.batches.retention import BatchRetention
         from tickwright.domain.leases import LeaseTerms
+        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.leases import TERMS, LeasedRounds, Leases
         from tickwright.engine.retention import TERMS as UPKEEP
         from tickwright.engine.wakeup import WakeupListener
 
         mine, leases = context.settings.part(BatchesSettings), context.ports.get(Leases)
-        wakeups = WakeupListener("batch-scheduler-wakeups", context.direct_url, CHANNEL)
+        wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
         ttl = mine.lock_at_most_for
         locked = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), mine.lock_at_least_for)
         rest_max_s = min(5.0, ttl.total_seconds() / 4)
         producer, checker, woken = Producer(), Checker(), wakeups.subscribe
-        context.run(wakeups)
         context.run_leased(
             LeasedRounds(
                 "campaign-producer", leases, producer.round, terms=locked, wakeup=woken(), rest_max_s=rest_max_s
@@ -137,6 +137,7 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
         from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer, consumer_source
         from tickwright.capabilities.batches.executions.work import BatchRegistry, ProcessWorks
+        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup import WakeupListener
         from tickwright.sources.named import Sources
@@ -145,11 +146,11 @@ class BatchesPlugin(Plugin):
         await ports.get(LazyObjectStore).opened()
         await ports.get(WorkFolder).opened()
         works = ProcessWorks(ports.get(Sources).names(), ports.get(Audiences), context.registrations.of(BatchRegistry))
-        wakeups = WakeupListener("batch-consumer-wakeups", context.direct_url, CHANNEL)
+        wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
         context.facts["batches"] = list(works.served())
         session = ports.get(WorkerSession)
         consumer = BatchConsumer(ChunksStore(context.pool), session, wakeups, works, at_once=at_once)
-        context.run(wakeups, consumer)
+        context.run(consumer)
         context.count(consumer_source(consumer))
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:

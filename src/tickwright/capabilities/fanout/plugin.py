@@ -94,6 +94,7 @@ class FanoutPlugin(Plugin):
         from tickwright.capabilities.fanout.scheduler.marks import FallbackMarks, LedgerMarks
         from tickwright.capabilities.fanout.scheduler.publisher import Publisher
         from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
+        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.leases import LeasedRounds, Leases
         from tickwright.engine.retention import TERMS
         from tickwright.engine.wakeup import WakeupListener
@@ -110,9 +111,9 @@ class FanoutPlugin(Plugin):
             parties=partial(read_parties, pool),
             token=random_token(12),
         )
-        wakeups = WakeupListener("fanout-wakeups", context.direct_url, CHANNEL)
+        wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
         scheduler = FanoutScheduler(pool, publisher, gates=enabled.get, wakeups=wakeups)
-        context.run(wakeups, scheduler)
+        context.run(scheduler)
         context.count(scheduler.samples)
         loop = LeasedRounds("fanout-upkeep", ports.get(Leases), FanoutRetention().round, terms=TERMS, rest_max_s=30)
         context.run_leased(loop)

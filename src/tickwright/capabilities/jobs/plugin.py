@@ -108,12 +108,14 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
         from tickwright.capabilities.jobs.metrics import WorkerCounters, worker_source
         from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
+        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.session import WorkerSession
 
         limits = WorkerLimits(context.settings.concurrency, context.settings.part(JobSettings).threads)
         handlers, brokers = context.registrations.of(HandlerRegistry), context.ports.get(Brokers)
         session = context.ports.get(WorkerSession)
-        worker = JobWorker(context.pool, session, handlers, brokers, direct_url=context.direct_url, limits=limits)
+        direct = context.ports.get(DirectConnection)
+        worker = JobWorker(context.pool, session, handlers, brokers, direct=direct, limits=limits)
         context.facts["handlers"] = handlers.names
         context.facts["brokers"] = sorted(brokers)
         context.facts["threads_stuck"] = lambda: worker.runner.threads_stuck

@@ -91,9 +91,10 @@ class OperationsPlugin(Plugin):
             rest_max_s = EVERY.total_seconds()
             context.run_leased(LeasedRounds(LEASE, leases, rounds.round, terms=TERMS, rest_max_s=rest_max_s))
         if "relay" in context.roles:
+            from tickwright.engine.direct import DirectConnection
             from tickwright.engine.outbox.relay import OutboxRelay, relay_source
 
-            relay = OutboxRelay(leases, ports.get(Brokers), direct_url=context.direct_url, terms=leases.terms)
+            relay = OutboxRelay(leases, ports.get(Brokers), direct=ports.get(DirectConnection), terms=leases.terms)
             context.run(relay)
             context.count(relay_source(relay), leases_source([relay]))
             names = ("published", "retried", "dead")

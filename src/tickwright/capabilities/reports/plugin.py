@@ -121,6 +121,7 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.parts.listeners import AnnouncementReader, PartFetcher, PartWorker
         from tickwright.capabilities.reports.parts.store import PartRows, PartStorage
         from tickwright.capabilities.reports.requests.store import RecordsStore
+        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup import WakeupListener
         from tickwright.sources.named import Sources
@@ -129,7 +130,7 @@ class ReportsPlugin(Plugin):
         objects, folder = await ports.get(LazyObjectStore).opened(), await ports.get(WorkFolder).opened()
         session, exchange, parts = ports.get(WorkerSession), ports.find(ReportTransport), PartRows(pool)
         storage = PartStorage(parts, ports.find(SharedParts), objects)
-        wakeups = WakeupListener("report-wakeups", context.direct_url, CHANNEL)
+        wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
         fetcher = PartFetcher(context.registrations.of(ListenerRegistry), ports.get(Sources))
         at_once, memory_bytes = mine.report_concurrency, mine.report_memory_mb * 1024 * 1024
         worker = PartWorker(parts, storage, session, wakeups, fetcher, folder=folder, at_once=at_once)
@@ -139,7 +140,7 @@ class ReportsPlugin(Plugin):
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=mine.report_merges)
         context.facts["serves"] = fetcher.names()
         context.facts["report_calls_stuck"] = lambda: worker.stuck
-        context.run(wakeups, merges, worker, supervisor)
+        context.run(merges, worker, supervisor)
         if exchange is not None:
             context.run(AnnouncementReader(pool, worker, fetcher, open_queue=exchange.queue, declare=exchange.prepare))
         context.count(source_of(worker, supervisor))

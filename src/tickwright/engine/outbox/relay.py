@@ -31,6 +31,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.masking import masked_address
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.traceparent import NAME, read_traceparent
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.engine.outbox.relay_rules import (
     decide_outcome,
@@ -61,7 +62,7 @@ from tickwright.store.pool import UNAVAILABLE
 
 LEASE = "relay:outbox"
 CHANNEL = "tickwright_outbox"
-WAKEUP_LOCK = (7313, 3)
+WAKEUP_LOCK = 3
 POLL_S = 1.0
 NAP = RetryPolicy(base=timedelta(seconds=0.02), cap=timedelta(seconds=0.25))
 LANES_MAX = 200
@@ -99,7 +100,7 @@ class OutboxRelay(LeasedService):
     """Publishes the outbox until stopped; a :class:`tickwright.ports.service.Service`.
 
     Args:
-        direct_url: For notifications; ``None`` polls once a second.
+        direct: For notifications; while it is not open, the relay polls once a second.
         retry: Waits between the attempts of one row.
         lane_retry: Waits of a destination that fails.
         publish_timeout: Of one attempt.
@@ -110,7 +111,7 @@ class OutboxRelay(LeasedService):
         leases: Leases,
         brokers: Mapping[str, Broker],
         *,
-        direct_url: str | None,
+        direct: DirectConnection,
         terms: LeaseTerms | None = None,
         bounds: ClaimBounds | None = None,
         retry: RetryPolicy = RETRY,
@@ -118,7 +119,7 @@ class OutboxRelay(LeasedService):
         publish_timeout: timedelta = PUBLISH_TIMEOUT,
         probe: Probe = NO_PROBE,
     ) -> None:
-        self.armed_wakeup = ArmedWakeup(direct_url, channel=CHANNEL, lock=WAKEUP_LOCK)
+        self.armed_wakeup = ArmedWakeup(direct, channel=CHANNEL, lock=WAKEUP_LOCK)
         wakeup = self.armed_wakeup.woken
         super().__init__("relay", leases, LEASE, self._relay, terms=terms, wakeup=wakeup, probe=probe)
         self._brokers = brokers
@@ -131,16 +132,6 @@ class OutboxRelay(LeasedService):
         self._naps = 0
 
     # ------------------------------------------------------------------ service
-
-    async def run(self) -> None:
-        """Work until stopped."""
-        listening = asyncio.create_task(self.armed_wakeup.run())
-        try:
-            await super().run()
-        finally:
-            listening.cancel()
-            with suppress(asyncio.CancelledError):
-                await listening
 
     def request_stop(self) -> None:
         """Claim nothing more; a batch in progress is finished, unless ``stop`` cancels it."""
@@ -164,6 +155,7 @@ class OutboxRelay(LeasedService):
     # ------------------------------------------------------------------ the loop
 
     async def _relay(self, lease: Lease) -> None:
+        await self.armed_wakeup.listen()
         after = {"all": LANE_MIN, "working": LANE_MIN}  # where the next claim begins: in all lanes, in those that work
         try:
             while lease.holds() and not self.stopping.is_set():
@@ -184,7 +176,7 @@ class OutboxRelay(LeasedService):
                 await asyncio.wait(self._lanes.values())
         finally:
             await self._abandon()
-            await self.armed_wakeup.disarm()
+            await self.armed_wakeup.unlisten()
 
     async def _claim(self, lease: Lease, after: int, *, failing: bool) -> ClaimedRows | None:
         self._changed.clear()

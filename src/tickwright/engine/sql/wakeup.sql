@@ -7,5 +7,5 @@ SELECT pg_try_advisory_lock($1, $2);
 SELECT NOT pg_try_advisory_xact_lock_shared($1, $2);
 
 -- name: disarm
--- Release the lock, so that inserts do not notify.
-SELECT pg_advisory_unlock($1, $2);
+-- Release the locks $1 of the class $2, so that inserts do not notify, and tell other listeners on the channel $3, which may rely on them.
+SELECT count(pg_advisory_unlock($2, lock)), pg_notify($3, 'awake') FROM unnest($1::integer[]) AS lock;

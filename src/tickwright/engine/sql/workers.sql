@@ -1,19 +1,40 @@
+-- name: places
+-- A fragment. The places of the session "me" in its groups: the number of others, how many of them come before it in the order of turns, and
+-- whether it listens in this round and in the next one. A round's listener has the lowest hash, so that a session that comes or goes changes few rounds.
+places AS (
+  SELECT jsonb_object_agg(p.name, jsonb_build_array(p.others, p.before, p.listens, p.listens_next)) AS places
+    FROM (SELECT u.name, count(o.id) AS others,
+                 count(o.id) FILTER (WHERE hashint8extended(o.id, 0) < hashint8extended(me.id, 0)) AS before,
+                 count(o.id) FILTER (WHERE hashint8extended(o.id, me.round) < hashint8extended(me.id, me.round)) = 0 AS listens,
+                 count(o.id) FILTER (WHERE hashint8extended(o.id, me.round + 1) < hashint8extended(me.id, me.round + 1)) = 0 AS listens_next
+            FROM me CROSS JOIN unnest(me.work_groups) AS u (name)
+            LEFT JOIN tickwright.workers o ON u.name = ANY (o.work_groups) AND o.id <> me.id AND o.lost_at IS NULL AND o.lease_until > clock_timestamp()
+           GROUP BY u.name, me.id, me.round) AS p
+)
+
 -- name: open_session
--- Register a worker session with a token that was never used before.
-INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts)
-VALUES (nextval('tickwright.fence_seq'), $1, $2, $3, clock_timestamp() + $4::interval, $5)
-RETURNING id, date_part('epoch', clock_timestamp()) AS now_s;
+-- Register a worker session with a token that was never used before. Rounds of $7 seconds.
+WITH me AS MATERIALIZED (
+  SELECT nextval('tickwright.fence_seq') AS id, $6::text[] AS work_groups, floor(date_part('epoch', now()) / $7)::bigint AS round
+), {places}
+INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts, work_groups)
+SELECT me.id, $1, $2, $3, clock_timestamp() + $4::interval, $5, me.work_groups FROM me
+RETURNING id, date_part('epoch', clock_timestamp()) AS now_s, (SELECT places::text FROM places) AS places, (SELECT round FROM me) AS round;
 
 -- name: renew_session
--- Extend a session's lease, unless it was declared lost or the timeline has changed; return when the next other lease expires. After a restore
--- in place a token may be issued again: only the process whose name is in the row renews it. Index: workers_pkey.
+-- Extend a session's lease, unless it was declared lost or the timeline has changed; return when the next other lease expires, and its places. After
+-- a restore in place a token may be issued again: only the process whose name is in the row renews it. Rounds of $6 seconds. Index: workers_pkey.
+WITH me AS MATERIALIZED (
+  SELECT $1::bigint AS id, $5::text[] AS work_groups, floor(date_part('epoch', now()) / $6)::bigint AS round
+), {places}
 UPDATE tickwright.workers w
-   SET lease_until = clock_timestamp() + $2::interval, seen_at = clock_timestamp(), facts = $3
+   SET lease_until = clock_timestamp() + $2::interval, seen_at = clock_timestamp(), facts = $3, work_groups = $5
  WHERE w.id = $1 AND w.name = $4 AND w.lost_at IS NULL AND w.lease_until > 'epoch'
 RETURNING w.drain_requested_at IS NOT NULL AS drain,
           date_part('epoch', clock_timestamp()) AS now_s, tickwright.timeline_is_known() AS timeline_known,
           (SELECT date_part('epoch', min(o.lease_until)) FROM tickwright.workers o
-            WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s;
+            WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s,
+          (SELECT places::text FROM places) AS places, (SELECT round FROM me) AS round;
 
 -- name: hold_session
 -- First statement of a heartbeat's work and of the release of unknown claims: the session is not lost, and cannot be declared lost before the

@@ -32,6 +32,7 @@ from tickwright.capabilities.fanout.scheduler.scheduler import (
 )
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.fanout import EntityWindow, HeldRun, MarkClaim, Run, RunStart
@@ -67,7 +68,7 @@ def scheduler_of(world: FanoutWorld, wakeups: WakeupListener, marks: object = No
 
 async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) -> None:
     """A stop arrives while the lists are read: no task begins that would not be stopped."""
-    scheduler = scheduler_of(world, WakeupListener("fanout-wakeups", None, CHANNEL))
+    scheduler = scheduler_of(world, WakeupListener(DirectConnection(None), CHANNEL))
     async with world.pool.acquire() as gate, gate.transaction():
         await gate.execute("LOCK TABLE tickwright.modules IN ACCESS EXCLUSIVE MODE")
         running = asyncio.create_task(scheduler.run())
@@ -83,9 +84,9 @@ async def test_missed_entities_stay_counted_when_their_module_is_deleted(world: 
     """A counter of Prometheus never falls; a module's loop ends with its module."""
     await world.put_module("TARIFFS", interval_s=1)
     await world.put_entities(["A"], "TARIFFS")
-    wakeups = WakeupListener("fanout-wakeups", world.url, CHANNEL)
-    scheduler = scheduler_of(world, wakeups, NoMarks())
-    async with running([wakeups, scheduler]):
+    direct = DirectConnection(world.url)
+    scheduler = scheduler_of(world, WakeupListener(direct, CHANNEL), NoMarks())
+    async with running([direct, scheduler]):
         await eventually_async(lambda: scheduler.counts["missed"] > 0, what="a window is missed")
         await world.pool.execute("DELETE FROM tickwright.modules WHERE name = 'TARIFFS'")
         missed = scheduler.counts["missed"]
@@ -97,10 +98,10 @@ async def test_missed_entities_stay_counted_when_their_module_is_deleted(world: 
 async def test_without_notifications_the_lists_are_read_only_every_ten_seconds(world: FanoutWorld) -> None:
     """LISTEN fails and is retried every second; the lists are read every ten seconds."""
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
-    wakeups = WakeupListener("fanout-wakeups", url, CHANNEL)
-    scheduler = scheduler_of(world, wakeups)
+    direct = DirectConnection(url)
+    scheduler = scheduler_of(world, WakeupListener(direct, CHANNEL))
     with capture_logs() as logs:
-        async with running([wakeups, scheduler]):
+        async with running([direct, scheduler]):
             await eventually_async(lambda: scheduler.lists.modules, what="the first reading")
             first, read_s = scheduler.lists, monotonic()
             await eventually_async(

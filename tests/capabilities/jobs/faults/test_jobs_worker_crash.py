@@ -20,6 +20,7 @@ from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.result_writer import ResultWriter
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.retries import RetryPolicy
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
 from tickwright.process.supervisor import ServiceState, Supervisor
 from tickwright.store.pool import Pool, open_pool
@@ -72,8 +73,9 @@ async def supervised(url: str, restart: RetryPolicy = QUICK) -> AsyncIterator[Su
         registry.add(make_handler(kind, function))
         await register_handler(pool, kind)
     session = WorkerSession(pool, name="test", roles=["worker"], version="0", terms=SHORT)
-    worker = JobWorker(pool, session, registry, {}, direct_url=url, limits=WorkerLimits(concurrency=1, threads=1))
-    supervisor = Supervisor([session, worker], restart=restart)
+    direct = DirectConnection(url)
+    worker = JobWorker(pool, session, registry, {}, direct=direct, limits=WorkerLimits(concurrency=1, threads=1))
+    supervisor = Supervisor([session, worker, direct], restart=restart)
     task = asyncio.create_task(supervisor.run())
     try:
         await supervisor.started()

@@ -1,13 +1,15 @@
 """Claims due jobs; decides how many, and when to claim again.
 
-A claim reaches a fifth of a second ahead, so that each job starts at its instant without polling. Each claim also
-returns the next due instant behind that horizon. The worker sleeps until that instant comes into reach, at most one
-second; an insert that is due earlier wakes it. While claims find jobs, the next one follows at once, as far as slots
-and limits allow.
+A claim reaches a fifth of a second ahead, so that each job starts at its instant without polling. While claims find
+jobs, the next one follows at once, as far as slots and limits allow. Then the worker sleeps.
+
+A worker that is alone sleeps until the next due instant, which each claim returns, comes into reach, at most one
+second; an insert that is due earlier wakes it. Workers that run the same types take turns, and the one that listens is
+also woken by inserts that are due before the next turn: see :mod:`tickwright.engine.turns`.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,7 +34,9 @@ from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.dbclock import DbClock
 from tickwright.engine.claim_gate import ClaimGate, Ticket
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.tasks import is_set_within
+from tickwright.engine.turns import TURN_S, Turns
 from tickwright.engine.wakeup import ArmedWakeup
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
@@ -94,12 +98,14 @@ class Claimer:
         wakeup: ArmedWakeup,
         receiver: ClaimReceiver,
         limits: SharedLimits,
+        turns: Turns,
     ) -> None:
         self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
-        self._wakeup, self._receiver, self._limits = wakeup, receiver, limits
+        self._wakeup, self._receiver, self._limits, self._turns = wakeup, receiver, limits, turns
         self._frontier = ClaimFrontier(self._is_serial)
         self.sleep = IdleSleep(wakeup)
         self._turn = 0
+        self._others_are_late = False
         self._pending: PendingClaim | None = None
         self._rate_limited_plan: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
@@ -145,7 +151,7 @@ class Claimer:
                     _log.warning("jobs.claim_failed", error=repr(error))
                     await asyncio.sleep(UNAVAILABLE_S)
             await self._finish_claims()
-            await self._wakeup.disarm()
+            await self._wakeup.unlisten()
         except BaseException:
             self._gate.unsure = True  # a claim may have taken jobs that the worker does not know
             raise
@@ -224,13 +230,16 @@ class Claimer:
         await self._claim_rate_limited(self._budget())
         if full or pending.follows:  # the last claim of a drain did not start from the head: one more must
             return
+        self._others_are_late = any(row.due_s < claimed.snapshot_s - TURN_S for row in claimed.rows)
         await self._sleep_or_wait(claimed.now_s, self._frontier.next_due_s)
 
     async def _sleep_or_wait(self, now_s: float, next_due_s: float | None) -> None:
         if self._type_left_out:  # a type had no room and was not claimed
             await self._wait_for_room(GAP_S)
+        elif self._turns.alone:
+            await self._sleep_alone(now_s, next_due_s)
         else:
-            await self._sleep_until(now_s, next_due_s)
+            await self._sleep_until_turn()
 
     def _start_claim(self, arriving: ClaimedJobs | None = None) -> PendingClaim | None:
         """Start a claim for the room that is left beside ``arriving``."""
@@ -408,7 +417,7 @@ class Claimer:
         self._frontier.learn(claimed.new_ranges)
         if claimed.rows:
             self._bytes += claimed.lengths
-            self.sleep.found_work()
+            self.sleep.found_work(len(claimed.rows))
             self._receiver.take(claimed)
 
     def _is_serial(self, name: str) -> bool:
@@ -440,21 +449,45 @@ class Claimer:
             finally:
                 self._rate_limited_plan = None
 
-    async def _sleep_until(self, now_s: float, next_due_s: float | None) -> None:
+    async def _sleep_alone(self, now_s: float, next_due_s: float | None) -> None:
+        await self._wakeup.listen()
         wait_s = POLL_S
         if next_due_s is not None:
             wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
+        if often := self.sleep.finds_often():  # looks often enough for all that is not due at once
+            wait_s = TURN_S
+        await self._sleep(wait_s, late=not often)
+
+    async def _sleep_until_turn(self) -> None:
+        turns, ends_in_s = self._turns, self._turns.round_ends_in_s()
+        listens_next = turns.listens(ends_in_s + TURN_S)
+        if turns.listens() or (listens_next and ends_in_s <= LISTEN_AHEAD_S):
+            await self._wakeup.listen()
+        else:
+            await self._wakeup.unlisten()
+        wait_s = TURN_S if self._others_are_late else turns.next_in_s()
+        if listens_next != self._wakeup.listening:
+            wait_s = min(wait_s, ends_in_s - LISTEN_AHEAD_S if listens_next else ends_in_s)
+        await self._sleep(wait_s)
+
+    async def _sleep(self, wait_s: float, *, late: bool = False) -> None:
         now = monotonic()
         waiting = [state for state in self._receiver.types().values() if state.rate_limited_more]
         starts_s = [state.rate_limited_until_s - now for state in waiting]
-        await self.sleep.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *starts_s])))
+        await self.sleep.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *starts_s])), late=late)
 
 
+LISTEN_AHEAD_S = 0.05
+"""How long before its round a process begins to listen."""
 AWAKE_GAP_S = 0.003
 AWAKE_FOR_S = 0.03
 AWAKE_GAP_MAX_S = 0.25
-WATCHED_S = 5.0
+FLOOD, FLOOD_S = 8, 0.05
+"""Notifications within a time after which inserts need not notify."""
+OFTEN_PER_S = 5
+RELIED_S = 5.0
 ARMED_FROM_S = 0.02
+LOCK, LATER_LOCK = 1, 5
 
 
 class IdleSleep:
@@ -462,66 +495,107 @@ class IdleSleep:
 
     ::
 
-        busy ──no more jobs──▶ arm the wake-up ──claim once more──▶ asleep ──time is up──▶ busy
-                                 │ an insert is running               └──wake-up──▶ awake ──30 ms without jobs──▶ busy
+        busy ──no more jobs──▶ arm the wake-up ──claim once more──▶ asleep ──time is up, or a wake-up──▶ busy
+                                 │ an insert is running               └──many──▶ awake ──30 ms without jobs──▶ busy
                                  └──▶ awake for a moment, try again, less and less often
 
-    While awake, it claims every few milliseconds, and inserts need not notify.
+    While awake, it claims every few milliseconds, and inserts need not notify. A worker that sleeps longer than a turn
+    has a second lock, so that inserts also notify of jobs that are due later than the next turn; it need not look at
+    once for these.
     """
 
     def __init__(self, wakeup: ArmedWakeup) -> None:
         self._wakeup = wakeup
+        wakeup.later = self._look_soon
         self._awake_until_s = 0.0
-        self._watched_until_s = 0.0
+        self._relied_until_s = 0.0
+        self._notified_s: deque[float] = deque(maxlen=FLOOD)
+        self._looked_s = 0.0
+        self._soon: asyncio.TimerHandle | None = None
+        self._counted_s, self._found, self._found_before = 0.0, 0, 0
         self.arm_failures = 0
 
-    def found_work(self) -> None:
-        """Prolong the time awake, if awake: inserts come in bursts."""
+    def found_work(self, jobs: int) -> None:
+        """Count jobs that a claim found; prolong the time awake, if awake: inserts come in bursts."""
+        self._count(jobs)
         if monotonic() < self._awake_until_s:
             self._awake_until_s = monotonic() + AWAKE_FOR_S
 
-    async def sleep(self, wait_s: float) -> None:
-        """Return when the next claim is due: after ``wait_s`` seconds, or earlier."""
+    def _count(self, jobs: int) -> None:
+        if (passed_s := monotonic() - self._counted_s) >= 1.0:
+            self._counted_s = monotonic()
+            self._found_before, self._found = (self._found if passed_s < 2.0 else 0), 0
+        self._found += jobs
+
+    def finds_often(self) -> bool:
+        """Return whether claims found so many jobs in this second or the one before that one look finds several."""
+        self._count(0)
+        return max(self._found, self._found_before) >= OFTEN_PER_S
+
+    def _look_soon(self) -> None:
+        """Look for a job that is due in a while, and for those that are announced meanwhile."""
+        if self._soon is None:
+            wait_s = max(0.0, self._looked_s + TURN_S - monotonic())
+            self._soon = asyncio.get_running_loop().call_later(wait_s, self._wakeup.woken.set)
+
+    async def sleep(self, wait_s: float, *, late: bool = False) -> None:
+        """Return when the next claim is due: after ``wait_s`` seconds, or earlier.
+
+        Args:
+            wait_s: Until the next look.
+            late: Inserts also have to notify of jobs that are due later than the next turn of a group.
+        """
+        try:
+            await self._sleep(wait_s, late=late)
+        finally:
+            self._looked_s = monotonic()
+            if self._soon is not None:
+                self._soon.cancel()
+                self._soon = None
+
+    async def _sleep(self, wait_s: float, *, late: bool) -> None:
         if monotonic() < self._awake_until_s:
             await self._wakeup.nap(AWAKE_GAP_S)
             return
-        if wait_s > ARMED_FROM_S and not await self._armed():
+        if not late:
+            await self._wakeup.disarm(LATER_LOCK)
+        if wait_s > ARMED_FROM_S and self._wakeup.works and not await self._armed(late=late):
             return
         if await self._wakeup.nap(wait_s) and self._wakeup.notified:
             self._wakeup.notified = False
-            self._watched_until_s = 0.0
-            self._awake_until_s = monotonic() + AWAKE_FOR_S
-            await self._wakeup.disarm()
+            self._notified_s.append(monotonic())
+            if len(self._notified_s) == FLOOD and monotonic() - self._notified_s[0] < FLOOD_S:
+                self._awake_until_s = monotonic() + AWAKE_FOR_S
+                await self._wakeup.disarm()
 
-    async def _armed(self) -> bool:
+    async def _armed(self, *, late: bool) -> bool:
         """Ensure that an insert wakes this loop; return ``False`` when one more claim is due before it sleeps."""
-        if self._wakeup.armed or monotonic() < self._watched_until_s or not self._wakeup.works:
+        if self._wakeup.relied and monotonic() < self._relied_until_s:
             return True
         self._wakeup.woken.clear()
-        if await self._wakeup.arm() != "refused":
-            self.arm_failures = 0
-            if not self._wakeup.armed:  # another worker has the lock, so that inserts notify all workers
-                self._watched_until_s = monotonic() + WATCHED_S
+        answer = await self._wakeup.arm(*([LATER_LOCK] if late else []))
+        if answer == "refused":  # an insert is running, or its transaction stays open
+            self.arm_failures += 1
+            await self._wakeup.nap(min(AWAKE_GAP_MAX_S, AWAKE_GAP_S * 2 ** min(self.arm_failures, 10)))
             return False
-        self.arm_failures += 1  # an insert is running, or its transaction stays open
-        await self._wakeup.nap(min(AWAKE_GAP_MAX_S, AWAKE_GAP_S * 2 ** min(self.arm_failures, 10)))
-        return False
+        self.arm_failures = 0
+        self._relied_until_s = monotonic() + RELIED_S
+        return answer == "kept" and not self._wakeup.relied
 
 
 JOBS_CHANNEL = "tickwright_jobs"
 CANCEL_CHANNEL = "tickwright_cancel"
 TYPES_CHANNEL = "tickwright_types"
-LOCK = (7313, 1)
 ID_DIGITS_MAX = 18
 
 
 def worker_wakeup(
-    url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]
+    direct: DirectConnection, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]
 ) -> ArmedWakeup:
     """Return the wake-up of one worker.
 
     Args:
-        url: A direct URL; ``None`` polls once a second.
+        direct: The connection that listens; where it is not open, the worker polls.
         cancelled: Called with the id of a job that may be cancelled. Every user of the database may notify, so read its
             row.
         types_changed: Called when task types changed.
@@ -532,4 +606,4 @@ def worker_wakeup(
             cancelled(int(payload))
 
     others = {CANCEL_CHANNEL: cancel, TYPES_CHANNEL: lambda _: types_changed()}
-    return ArmedWakeup(url, channel=JOBS_CHANNEL, lock=LOCK, others=others)
+    return ArmedWakeup(direct, channel=JOBS_CHANNEL, lock=LOCK, others=others)

@@ -49,7 +49,7 @@ from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE
 
-FLUSH_GAP_S = 0.02
+FLUSH_GAP_S = 0.05
 FLUSHES_AT_ONCE = 2
 BATCH_MAX = 1000
 RETRY_S = 0.2

@@ -6,6 +6,8 @@ under a new token.
 """
 
 import asyncio
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +40,9 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.domain.retries import within_an_hour
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.tasks import TaskGroup
+from tickwright.engine.turns import Turns
 from tickwright.observe import traces
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.ids import monotonic
@@ -48,6 +52,7 @@ from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 DELIVERY_GRACE_S = 2.0
 CHECK_AFTER_S = 0.5
+UNHEARD_S = 1.0
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -72,7 +77,7 @@ class JobWorker:
         handlers: HandlerRegistry,
         brokers: Mapping[str, Broker],
         *,
-        direct_url: str | None,
+        direct: DirectConnection,
         limits: WorkerLimits | None = None,
         probe: Probe = NO_PROBE,
     ) -> None:
@@ -91,11 +96,13 @@ class JobWorker:
         begins = CallBatcher(self._begin_last)
         self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins)
         self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
-        self.wakeup = worker_wakeup(direct_url, cancelled=self._cancel_notified, types_changed=self._types_changed)
+        self.wakeup = worker_wakeup(direct, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
+        group = group_of(handlers, brokers)
+        turns = Turns(session.join(group, lambda: not self.claimer.claims_nothing))
         self.claimer = Claimer(
-            self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits
+            self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits, turns
         )
         self._refreshing: asyncio.Task[None] | None = None
         self._types_notified = False
@@ -108,14 +115,14 @@ class JobWorker:
     async def run(self) -> None:
         """Work until stopped."""
         self.runner.start()
-        listening = asyncio.create_task(self.wakeup.run())
         try:
             await self._refresh_types()
             async with TaskGroup() as group:
+                checking = group.create_task(self._check_unheard())
                 group.create_task(self.result_writer.run())
-                group.create_task(self.claimer.run())
+                claiming = group.create_task(self.claimer.run())
+                claiming.add_done_callback(lambda _: checking.cancel())
         finally:
-            listening.cancel()
             await self.runner.close()
 
     async def quiesce(self) -> None:
@@ -336,6 +343,16 @@ class JobWorker:
         for job, reason in reasons.items():
             self.runner.stop_job(job, reason)
 
+    async def _check_unheard(self) -> None:
+        """Look for cancelled jobs every second while this worker hears no notification of them."""
+        while True:
+            await asyncio.sleep(UNHEARD_S)
+            if self.wakeup.works or not self.runner.held(CHECK_AFTER_S):
+                continue
+            with suppress(*UNAVAILABLE):
+                async with self._pool.acquire() as connection:
+                    await self._check_held(connection)
+
     def _cancel_notified(self, job_id: int) -> None:
         self._notified.add(job_id)
         if self._checking is None or self._checking.done():
@@ -379,6 +396,12 @@ class JobWorker:
             self.runner.stop_job(job, "lost")
         self.result_writer.drop_all()
         self._limits.session_lost(self._types.values())
+
+
+def group_of(handlers: HandlerRegistry, brokers: Mapping[str, Broker]) -> str:
+    """Return the name of the group of workers that can run the same task types."""
+    names = json.dumps([sorted(handler.defaults.target for handler in handlers.all()), sorted(brokers)])
+    return f"jobs:{hashlib.sha256(names.encode()).hexdigest()[:16]}"
 
 
 _due, _priority = attrgetter("due_s"), attrgetter("priority")
