@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from tickwright.engine.direct import DirectConnection
 from tickwright.app.declarations import Declarations
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.plugin import Context, Registrations

@@ -19,8 +19,8 @@ idle seconds, which is less than every lease. A takeover waits for the lock one 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import is_set_within
 from tickwright.observe.metrics import Sample, Source
-from tickwright.ports.ids import monotonic, random_token
+from tickwright.ports.ids import monotonic, random_token, random_unit
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
@@ -39,6 +39,8 @@ from tickwright.store.queries import load
 
 SQL = load("tickwright.engine.sql", "leases.sql")
 TAKE_WAIT_MS = 1000
+UNTOLD_TIMES = 6
+"""After so many thirds of a lease's length a loop tries to take it, even if no heartbeat found it free."""
 STEP_S = 0.1
 
 _log = structlog.get_logger("tickwright.leases")
@@ -58,9 +60,9 @@ class Lease:
         LSE-3: no process takes a held lease before its deadline by the database's clock.
     """
 
-    def __init__(self, pool: Pool, name: str, *, owner: str, fence: int, terms: LeaseTerms, taken_s: float) -> None:
-        self._pool = pool
-        self.name, self.owner, self.fence, self.terms = name, owner, fence, terms
+    def __init__(self, leases: "Leases", name: str, *, fence: int, terms: LeaseTerms, taken_s: float) -> None:
+        self._leases, self._pool, self.owner = leases, leases.pool, leases.owner
+        self.name, self.fence, self.terms = name, fence, terms
         self._renewed_s = taken_s
         self.lost = asyncio.Event()
 
@@ -75,6 +77,11 @@ class Lease:
     def renewal_due_in_s(self) -> float:
         """Return the seconds until the next renewal should be sent; below zero when it is late."""
         return self.terms.renew_every.total_seconds() - self.age_s()
+
+    @property
+    def half_period_s(self) -> float:
+        """Half of the time between two renewals."""
+        return self.terms.renew_every.total_seconds() / 2
 
     async def lock(self, connection: Connection) -> bool:
         """Begin a protected transaction. False: the lease is lost, and the caller rolls back."""
@@ -92,7 +99,7 @@ class Lease:
         ``brief``, for a transaction of milliseconds, the renewal is part of it and costs no transaction of its own.
         """
         async with self._pool.acquire() as connection:
-            due = self.renewal_due_in_s() < self.terms.renew_every.total_seconds() / 4
+            due = self.renewal_due_in_s() < (0 if self._leases.keeps(self) else self.half_period_s / 2)
             if due and not brief:
                 await self.renew(connection)
             sent_s = monotonic()
@@ -100,14 +107,18 @@ class Lease:
                 ours = await (self._move_deadline(connection) if due and brief else self.lock(connection))
                 yield connection if ours else None
             if due and brief and ours:
-                self._renewed_s = sent_s
+                self.note_renewal(sent_s)
+
+    def note_renewal(self, sent_s: float) -> None:
+        """Note a renewal that was sent then."""
+        self._renewed_s = max(self._renewed_s, sent_s)
 
     async def renew(self, connection: Connection | None = None) -> bool:
         """Move the deadline. False, with ``lost`` set, when another process owns it. Not inside a transaction."""
         sent_s = monotonic()
         ours = await self._move_deadline(connection or self._pool)
         if ours:
-            self._renewed_s = sent_s
+            self.note_renewal(sent_s)
         return ours
 
     async def _move_deadline(self, connection: Connection | Pool) -> bool:
@@ -136,6 +147,10 @@ class Lease:
 
         The database may be unavailable for a while: the lease is lost only when it was not renewed in time.
         """
+        with self._leases.renewed(self):
+            await self._renew_until_lost()
+
+    async def _renew_until_lost(self) -> None:
         renewing: asyncio.Task[None] | None = None
         while not self.lost.is_set():
             if renewing is None and self.renewal_due_in_s() <= 0:
@@ -152,7 +167,9 @@ class Lease:
 
     async def _renew_if_possible(self) -> None:
         try:
-            await self.renew()
+            await self._leases.renew_due()
+            if self.renewal_due_in_s() <= 0:  # not renewed with the others: it is lost, or its row is locked
+                await self.renew()
         except UNAVAILABLE as error:
             _log.warning("lease.renewal_failed", lease=self.name, fence=self.fence, error=repr(error))
 
@@ -161,11 +178,15 @@ class Leases:
     """Takes leases for one process; a random part is added to ``owner``, so that no two processes share it."""
 
     def __init__(self, pool: Pool, *, owner: str, terms: LeaseTerms | None = None) -> None:
-        self._pool = pool
+        self.pool = pool
         self.owner = f"{owner}:{random_token(6)}"
         self.terms = terms or LeaseTerms()
         self._fences: dict[str, int] = {}
         self._unsure: set[str] = set()
+        self._kept: set[Lease] = set()
+        self._renewing = asyncio.Lock()
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._is_told = False
 
     async def take(self, name: str, terms: LeaseTerms | None = None) -> Lease | None:
         """Take the lease ``name`` by compare-and-set, or return ``None`` while another process holds it.
@@ -186,11 +207,11 @@ class Leases:
             return None
         self._fences[name] = fence
         _log.info("lease.taken", lease=name, fence=fence)
-        return Lease(self._pool, name, owner=self.owner, fence=fence, terms=terms, taken_s=sent_s)
+        return Lease(self, name, fence=fence, terms=terms, taken_s=sent_s)
 
     async def _take(self, name: str, terms: LeaseTerms, above: int | None) -> int | None:
         values = (name, self.owner, terms.ttl, above)
-        async with self._pool.acquire() as connection, connection.transaction():
+        async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(SQL["bound_wait"], str(TAKE_WAIT_MS))
             row = await connection.fetchrow(SQL["take_lease"], *values)
             if row is None and await connection.execute(SQL["open_lease"], name) == "INSERT 0 1":
@@ -199,7 +220,64 @@ class Leases:
 
     async def break_lease(self, name: str) -> bool:
         """Take a lease away from its holder; its fence rises."""
-        return await self._pool.fetchrow(SQL["break_lease"], name) is not None
+        return await self.pool.fetchrow(SQL["break_lease"], name) is not None
+
+    # ------------------------------------------------------------------ renewals of all leases together
+
+    @contextmanager
+    def renewed(self, lease: Lease) -> Iterator[None]:
+        """Renew a lease with the others of this process during the block."""
+        self._kept.add(lease)
+        try:
+            yield
+        finally:
+            self._kept.discard(lease)
+
+    def keeps(self, lease: Lease) -> bool:
+        """Return whether a lease is renewed with the others."""
+        return lease in self._kept
+
+    async def renew_due(self) -> None:
+        """Renew the leases that are due for it, and with them those that will be before long.
+
+        So an idle process with many leases makes one transaction for all of them.
+        """
+        async with self._renewing:
+            held = [lease for lease in self._kept if not lease.lost.is_set()]
+            if not any(lease.renewal_due_in_s() <= 0 for lease in held):
+                return
+            due = {lease.name: lease for lease in held if lease.renewal_due_in_s() <= lease.half_period_s}
+            sent_s = monotonic()
+            fences, lengths = [lease.fence for lease in due.values()], [lease.terms.ttl for lease in due.values()]
+            rows = await self.pool.fetch(SQL["renew_leases"], [*due], fences, lengths, self.owner)
+            for row in rows:
+                due[row["job_name"]].note_renewal(sent_s)
+
+    # ------------------------------------------------------------------ leases that others hold
+
+    @property
+    def wanted(self) -> list[str]:
+        """The leases that loops of this process wait for."""
+        return [*self._waiting]
+
+    def note_free(self, names: Sequence[str]) -> None:
+        """Wake the loops that wait for these leases; called with each heartbeat of the process's session."""
+        self._is_told = True
+        for name in names:
+            if name in self._waiting:
+                self._waiting[name].set()
+
+    async def wait_until_free(self, name: str, terms: LeaseTerms, is_free: asyncio.Event) -> None:
+        """Wait until a heartbeat finds a lease free, or ``is_free`` is set; without heartbeats, a third of its length.
+
+        So a process that waits for many leases makes no transaction for each of them.
+        """
+        seconds = terms.renew_every.total_seconds()
+        self._waiting[name] = is_free
+        try:
+            await is_set_within(is_free, UNTOLD_TIMES * seconds if self._is_told else seconds)
+        finally:
+            del self._waiting[name]
 
 
 class LeasedService(LoopService):
@@ -232,13 +310,20 @@ class LeasedService(LoopService):
         self._probe = probe
         self.lease: Lease | None = None
         self._working: asyncio.Task[None] | None = None
+        self._lease_free = asyncio.Event()
+
+    def request_stop(self) -> None:
+        """Ask the loop to end, without waiting."""
+        super().request_stop()
+        self._lease_free.set()
 
     async def _work(self) -> None:
         """Take the lease and run the body under it; repeat when the lease is lost."""
         while not self.stopping.is_set():
             lease = await self._try()
             if lease is None:
-                await self.rest(self.lease_terms.renew_every.total_seconds())
+                await self._leases.wait_until_free(self._lease_name, self.lease_terms, self._lease_free)
+                self._lease_free.clear()
             else:
                 await self._lead(lease)
 
@@ -317,6 +402,8 @@ def leases_source(services: Sequence[LeaseHolder]) -> Source:
 
 
 UNAVAILABLE_S = 1.0
+APART = 0.2
+"""The share by which a rest may be shorter: loops that began together would each need a connection at the same time."""
 TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
 """Terms of an ordinary loop's lease: another process takes over within 20 s."""
 
@@ -341,7 +428,7 @@ class LeasedRounds(LeasedService):
         round_: Callable[[HeldLease], Awaitable[float]],
         *,
         terms: LeaseTerms | None = None,
-        rest_max_s: float = 5.0,
+        rest_max_s: float = 10.0,
         wakeup: asyncio.Event | None = None,
     ) -> None:
         super().__init__(name, leases, name, self._rounds, terms=terms, wakeup=wakeup)
@@ -356,4 +443,4 @@ class LeasedRounds(LeasedService):
                 _rounds_log.warning("rounds.failed", loop=self.name, error=repr(error))
                 rest_s = UNAVAILABLE_S
             self.tick()
-            await self.wait_for_work(min(max(rest_s, 0.0), self._rest_max_s))
+            await self.wait_for_work(min(max(rest_s, 0.0), self._rest_max_s) * (1 - APART * random_unit()))

@@ -168,7 +168,8 @@ def _context(settings: Settings, roles: tuple[str, ...], installation: Installat
     context.ports.put(DirectConnection, direct)
     context.facts = session.facts
     context.ports.put(WorkerSession, session)
-    context.ports.put(Leases, Leases(pool, owner=name, terms=terms))
+    leases = context.ports.put(Leases, Leases(pool, owner=name, terms=terms))
+    session.tell_free_leases(leases)
     provide(context)
     context.ports.get(Brokers)  # a mistake in their settings ends the start
     for plugin in PLUGINS:

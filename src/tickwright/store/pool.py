@@ -38,7 +38,7 @@ CONNECT_TIMEOUT_S = 10
 FAR_CONNECT_TIMEOUT_S = 30
 """For a single server: a connection takes six round trips, and there is no other server to try."""
 BESIDE_TIMEOUT_S = 2.0
-IDLE_S = 10.0
+IDLE_S = 30.0
 """After which a connection of a pool is closed: an idle process needs one at the most."""
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
@@ -90,7 +90,7 @@ CANNOT_CONNECT = (*UNAVAILABLE, asyncpg.PostgresError)
 """Errors of a refused connection, such as 3D000, no such database."""
 
 
-async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, behind_pooler: bool = False) -> Pool:
+async def open_pool(url: str, *, min_size: int = 0, max_size: int = 8, behind_pooler: bool = False) -> Pool:
     """Open a pool of ``min_size`` to ``max_size`` connections; of several servers, to the one that takes writes.
 
     ``behind_pooler`` means PgBouncer in transaction mode: no prepared statements, and settings in each transaction.

@@ -115,7 +115,7 @@ class BatchesPlugin(Plugin):
         wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
         ttl = mine.lock_at_most_for
         locked = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), mine.lock_at_least_for)
-        rest_max_s = min(5.0, ttl.total_seconds() / 4)
+        rest_max_s = min(10.0, ttl.total_seconds() / 4)
         producer, checker, woken = Producer(), Checker(), wakeups.subscribe
         context.run_leased(
             LeasedRounds(

@@ -28,6 +28,18 @@ UPDATE tickwright.job_config SET lease_until = clock_timestamp() + $4::interval
  WHERE job_name = $1 AND owner = $2 AND version = $3 AND running
 RETURNING version;
 
+-- name: renew_leases
+-- The same for several leases of one process; returns the renewed ones. A row that another session has locked is left out, so that it delays none of
+-- the others. Fenced. Index: job_config_pkey.
+WITH ours AS MATERIALIZED (
+  SELECT c.job_name, u.ttl FROM unnest($1::text[], $2::bigint[], $3::interval[]) AS u (job_name, version, ttl)
+    JOIN tickwright.job_config c ON c.job_name = u.job_name AND c.owner = $4 AND c.version = u.version AND c.running
+   WHERE c.job_name = ANY ($1::text[]) FOR NO KEY UPDATE OF c SKIP LOCKED
+)
+UPDATE tickwright.job_config j SET lease_until = clock_timestamp() + ours.ttl FROM ours
+ WHERE j.job_name = ours.job_name AND j.job_name = ANY ($1::text[])
+RETURNING j.job_name;
+
 -- name: lock_lease
 -- First statement of every protected transaction; no row: the lease is lost. A takeover waits for this transaction or comes before it. A
 -- renewal changes no key and passes, so the transaction may last longer than the lease. PostgreSQL ends a transaction that idles in it

@@ -28,7 +28,7 @@ WAITING_MAX = 200_000
 """Messages to one destination; while more of them wait, no actions are added to them."""
 CHUNKS_PER_ROUND = 20
 FULL_S = 5.0
-IDLE_S = 2.0
+IDLE_S = 10.0
 SET_ASIDE_S = 300.0
 ERROR_CHARS_MAX = 2000
 TOO_LARGE = "its action was not released: larger than 1 MiB, or than 2 MiB as PostgreSQL writes it out"

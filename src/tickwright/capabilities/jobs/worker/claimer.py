@@ -44,6 +44,8 @@ from tickwright.store.pool import UNAVAILABLE
 
 HORIZON = timedelta(milliseconds=200)
 POLL_S = 1.0
+HEARD_POLL_S = 2.0
+"""Where an insert notifies, a poll finds only what was changed without a notification, such as a reclaimed job."""
 GAP_S = 0.02
 ROOM_S = 0.05
 FULL_S = 1.0
@@ -451,7 +453,7 @@ class Claimer:
 
     async def _sleep_alone(self, now_s: float, next_due_s: float | None) -> None:
         await self._wakeup.listen()
-        wait_s = POLL_S
+        wait_s = HEARD_POLL_S if self._wakeup.works else POLL_S
         if next_due_s is not None:
             wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
         if often := self.sleep.finds_often():  # looks often enough for all that is not due at once

@@ -165,7 +165,7 @@ def burnt(counted: JudgedCounts, objective: float) -> float | None:
     return (counted.polls - counted.fresh) / counted.polls / (1 - objective)
 
 
-IDLE_S = 5.0
+IDLE_S = 10.0
 SLICES_MAX = 3_000
 """More than an account can have: a week and two hours of slices, and a month of days."""
 FOLD_MAX = 5000

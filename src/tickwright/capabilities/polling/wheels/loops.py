@@ -36,6 +36,8 @@ IDS_PER_ROW = 1000
 PLACE_MAX = 5000
 AHEAD = timedelta(minutes=1)
 IDLE_S = 5.0
+CORRECTOR_IDLE_S = 10.0
+INTAKE_S, INTAKE_IDLE_S = 1.0, 2.0
 SLOTS_SELECTED_MAX = 200
 MOVES_MAX = 2000
 LEVEL_MOVES_MAX = 500
@@ -194,7 +196,7 @@ class Registrar:
             taken, placed = await place_new(connection, PLACE_MAX)
         if taken > placed:
             _log.info("polling.registered_again", trackers=taken - placed)
-        return 0.0 if taken == PLACE_MAX else 1.0
+        return 0.0 if taken == PLACE_MAX else INTAKE_S if taken else INTAKE_IDLE_S
 
 
 class Selector:
@@ -218,6 +220,7 @@ class Selector:
             now, next_minute = await read_clock(connection)
             missed = await pass_missed(connection, next_minute)
             due = await due_slots(connection, now + self._ahead)
+            caught_up: datetime | None = await connection.fetchval(SQL["last_catch_up"], SELECTOR)
         if missed:
             _log.warning("polling.slots_missed", slots=missed)
         for slot in due[:SLOTS_SELECTED_MAX]:
@@ -225,7 +228,8 @@ class Selector:
                 return 0.0
         if len(due) > SLOTS_SELECTED_MAX:
             return 0.0
-        await self._catch_up(lease)
+        if caught_up is None or caught_up < next_minute:
+            await self._catch_up(lease)
         return min(IDLE_S, (next_minute - now).total_seconds() + 0.01)
 
     async def select(self, lease: HeldLease, slot: DueSlot) -> bool:
@@ -244,9 +248,6 @@ class Selector:
             if connection is None:
                 return
             _, minute = await read_clock(connection)
-            newest: datetime | None = await connection.fetchval(SQL["last_catch_up"], SELECTOR)
-            if newest is not None and newest >= minute:
-                return
             slots = await connection.fetch(SQL["next_missed"], minute + SOON)
             await connection.execute(SQL["note_catch_up"], SELECTOR, minute)
         for slot in slots:
@@ -285,7 +286,7 @@ class Corrector:
             if not await self.maintain_slot(lease, slot):
                 return 0.0
             self._done_until = slot.due_at, slot.slot_id
-        return 0.0 if following or len(passed) > SLOTS_MAX else IDLE_S
+        return 0.0 if following or len(passed) > SLOTS_MAX else CORRECTOR_IDLE_S
 
     async def maintain_slot(self, lease: HeldLease, slot: PassedSlot) -> bool:
         """End old trackers, level the slot and delete old rows of the ledgers; false when the lease is lost."""
