@@ -14,10 +14,10 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.capabilities.operations.snapshots import Snapshots
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Lease, LeasedRounds, LeasedService, Leases
 from tickwright.engine.retention import engine_retention
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.ports.service import Service
 from tickwright.process.health import HealthServer
 from tickwright.process.installation import overview_parts

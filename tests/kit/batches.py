@@ -22,10 +22,10 @@ from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchCo
 from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.capabilities.batches.executions.work import ProcessWorks
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import Pool, open_pool

@@ -21,8 +21,8 @@ from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.ports.broker import Broker
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import Pool, open_pool

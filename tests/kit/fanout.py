@@ -30,9 +30,9 @@ from tickwright.capabilities.fanout.scheduler.publisher import Publisher
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
 from tickwright.capabilities.fanout.windows import Window, window_at
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.partners.contract import PartnerContract
 from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.ports.ids import random_token

@@ -11,9 +11,9 @@ from pydantic import SecretStr
 
 from tickwright.app.declarations import Declarations
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.plugin import Context, Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.ports.service import Service

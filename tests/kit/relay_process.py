@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kit.probes import KillAt
 from kit.receivers import TARGETS
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.engine.outbox.table import ClaimBounds
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.ports.service import NO_PROBE
 from tickwright.store.pool import open_pool
 from tickwright.transports.http.broker import HttpBroker

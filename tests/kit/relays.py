@@ -16,10 +16,10 @@ from kit.processes import kill_group, spawn
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import LEASE, OutboxRelay
 from tickwright.engine.outbox.table import Verdicts
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.store.pool import open_pool
 from tickwright.transports.http.broker import HttpBroker
 from tickwright.transports.postgres.broker import PostgresBroker

@@ -24,9 +24,9 @@ from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.capabilities.reports.requests.conditions import query_key
 from tickwright.capabilities.reports.requests.store import Created, NewReport, RecordsStore, Routes
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.reports import SharedParts
 from tickwright.ports.service import NO_PROBE, Probe

@@ -22,7 +22,7 @@ import structlog
 from tickwright.engine.claim_gate import ClaimGate, Connect
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection
 

@@ -15,8 +15,9 @@ class LoopService(ABC):
 
     Attributes:
         stopping: Set: the loop begins no new work.
-        wakeup: Ends :meth:`wait_for_work`; may be an event of a :class:`tickwright.engine.wakeup.WakeupListener`. The
-            loop clears it before it checks for work, never after.
+        wakeup: Ends :meth:`wait_for_work`; may be an event of a
+            :class:`tickwright.engine.wakeup.listener.WakeupListener`. The loop clears it before it checks for work,
+            never after.
 
     Invariants:
         SVC-1: ``quiesce`` and ``stop`` return when ``run`` has ended, in any order and any number of times; at once

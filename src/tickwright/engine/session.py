@@ -28,12 +28,12 @@ import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.facts import Facts
 from tickwright.engine.leases import Leases
 from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
-from tickwright.engine.turns import ROUND_S
+from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.turns import ROUND_S
 from tickwright.ports.ids import monotonic, record_database_time
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Place, Reclaim

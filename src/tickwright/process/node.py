@@ -20,10 +20,10 @@ from tickwright.api.app import create_app
 from tickwright.dashboard import Page
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import LeasedService, Leases
 from tickwright.engine.outbox.table import reserve_prefixes
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.observe.logs import know_secret
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import Brokers

@@ -10,9 +10,9 @@ from kit.broker_sides import Side
 from kit.leases import SHORT
 from kit.receivers import Received
 from kit.waiting import eventually_async
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
+from tickwright.engine.wakeup.connection import DirectConnection
 
 SELECTED = {str(number) for number in range(0, 25, 2)}
 

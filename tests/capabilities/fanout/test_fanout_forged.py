@@ -17,9 +17,9 @@ from tickwright.capabilities.fanout.consumer.consumer import DELAYS_MAX
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import SIGNATURE, read_keys, write_task
 from tickwright.capabilities.fanout.windows import Window
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.transports.postgres.broker import PostgresBroker
 from tickwright.transports.rabbitmq.broker import RabbitBroker
 

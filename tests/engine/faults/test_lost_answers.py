@@ -33,11 +33,11 @@ from tickwright.capabilities.reports.parts.store import PartRows
 from tickwright.capabilities.reports.requests.store import RecordsStore, Routes
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.claim_gate import ClaimGate, Ticket
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.outbox.relay import LEASE, OutboxRelay
 from tickwright.engine.outbox.table import Verdicts
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.ports.fanout import TIMED_OUT, Run, RunStart
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
 

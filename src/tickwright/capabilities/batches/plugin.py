@@ -106,10 +106,10 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.executions.producer import Producer
         from tickwright.capabilities.batches.retention import BatchRetention
         from tickwright.domain.leases import LeaseTerms
-        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.leases import TERMS, LeasedRounds, Leases
         from tickwright.engine.retention import TERMS as UPKEEP
-        from tickwright.engine.wakeup import WakeupListener
+        from tickwright.engine.wakeup.connection import DirectConnection
+        from tickwright.engine.wakeup.listener import WakeupListener
 
         mine, leases = context.settings.part(BatchesSettings), context.ports.get(Leases)
         wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
@@ -137,9 +137,9 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
         from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer, consumer_source
         from tickwright.capabilities.batches.executions.work import BatchRegistry, ProcessWorks
-        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.session import WorkerSession
-        from tickwright.engine.wakeup import WakeupListener
+        from tickwright.engine.wakeup.connection import DirectConnection
+        from tickwright.engine.wakeup.listener import WakeupListener
         from tickwright.sources.named import Sources
 
         ports, at_once = context.ports, context.settings.part(BatchesSettings).campaign_concurrency

@@ -94,10 +94,10 @@ class FanoutPlugin(Plugin):
         from tickwright.capabilities.fanout.scheduler.marks import FallbackMarks, LedgerMarks
         from tickwright.capabilities.fanout.scheduler.publisher import Publisher
         from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
-        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.leases import LeasedRounds, Leases
         from tickwright.engine.retention import TERMS
-        from tickwright.engine.wakeup import WakeupListener
+        from tickwright.engine.wakeup.connection import DirectConnection
+        from tickwright.engine.wakeup.listener import WakeupListener
         from tickwright.ports.ids import random_token
 
         pool, ports = context.pool, context.ports

@@ -108,8 +108,8 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
         from tickwright.capabilities.jobs.metrics import WorkerCounters, worker_source
         from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
-        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.session import WorkerSession
+        from tickwright.engine.wakeup.connection import DirectConnection
 
         limits = WorkerLimits(context.settings.concurrency, context.settings.part(JobSettings).threads)
         handlers, brokers = context.registrations.of(HandlerRegistry), context.ports.get(Brokers)

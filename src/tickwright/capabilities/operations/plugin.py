@@ -91,8 +91,8 @@ class OperationsPlugin(Plugin):
             rest_max_s = EVERY.total_seconds()
             context.run_leased(LeasedRounds(LEASE, leases, rounds.round, terms=TERMS, rest_max_s=rest_max_s))
         if "relay" in context.roles:
-            from tickwright.engine.direct import DirectConnection
             from tickwright.engine.outbox.relay import OutboxRelay, relay_source
+            from tickwright.engine.wakeup.connection import DirectConnection
 
             relay = OutboxRelay(leases, ports.get(Brokers), direct=ports.get(DirectConnection), terms=leases.terms)
             context.run(relay)

@@ -121,9 +121,9 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.parts.listeners import AnnouncementReader, PartFetcher, PartWorker
         from tickwright.capabilities.reports.parts.store import PartRows, PartStorage
         from tickwright.capabilities.reports.requests.store import RecordsStore
-        from tickwright.engine.direct import DirectConnection
         from tickwright.engine.session import WorkerSession
-        from tickwright.engine.wakeup import WakeupListener
+        from tickwright.engine.wakeup.connection import DirectConnection
+        from tickwright.engine.wakeup.listener import WakeupListener
         from tickwright.sources.named import Sources
 
         pool, ports, mine = context.pool, context.ports, context.settings.part(ReportSettings)

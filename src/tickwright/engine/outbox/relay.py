@@ -31,7 +31,6 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.masking import masked_address
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.traceparent import NAME, read_traceparent
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.engine.outbox.relay_rules import (
     decide_outcome,
@@ -52,7 +51,8 @@ from tickwright.engine.outbox.table import (
     write_verdicts,
 )
 from tickwright.engine.tasks import is_set_within
-from tickwright.engine.wakeup import ArmedWakeup
+from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.listener import ArmedWakeup
 from tickwright.observe import traces
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Unknown

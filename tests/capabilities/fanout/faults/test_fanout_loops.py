@@ -32,9 +32,9 @@ from tickwright.capabilities.fanout.scheduler.scheduler import (
 )
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.ports.fanout import EntityWindow, HeldRun, MarkClaim, Run, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import open_pool

@@ -20,8 +20,8 @@ from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.result_writer import ResultWriter
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.process.supervisor import ServiceState, Supervisor
 from tickwright.store.pool import Pool, open_pool
 

@@ -39,7 +39,7 @@ from tickwright.domain.errors import Contended, Rejected, failure_text, storable
 from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.claimed_work import UNAVAILABLE_S, ClaimedWork, Held, write_end
 from tickwright.engine.tasks import is_final_cancel, take_cancels_back
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.batches import ChunkResult, PlannedChunk

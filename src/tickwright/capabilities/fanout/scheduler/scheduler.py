@@ -23,7 +23,7 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import TickwrightError
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, is_set_within
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.observe.metrics import Sample
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.store.pool import UNAVAILABLE, Pool

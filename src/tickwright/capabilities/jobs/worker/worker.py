@@ -29,8 +29,9 @@ from tickwright.capabilities.jobs.model import (
     type_slots_max,
 )
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
-from tickwright.capabilities.jobs.worker.claimer import Claimer, worker_wakeup
+from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore, claim_order
+from tickwright.capabilities.jobs.worker.idle_sleep import worker_wakeup
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
@@ -40,9 +41,9 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.domain.retries import within_an_hour
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.tasks import TaskGroup
-from tickwright.engine.turns import Turns
+from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.turns import Turns
 from tickwright.observe import traces
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.ids import monotonic

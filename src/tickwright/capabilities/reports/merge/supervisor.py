@@ -52,7 +52,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.claimed_work import POLL_S, UNAVAILABLE_S, ClaimedWork, Held
 from tickwright.engine.tasks import TaskGroup
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.ports.ids import monotonic
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.reports import Column, PartFacts, PartKey

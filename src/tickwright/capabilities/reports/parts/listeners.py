@@ -39,7 +39,7 @@ from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.claimed_work import POLL_WITHOUT_WAKEUPS_S, UNAVAILABLE_S, ClaimedWork, Held, write_end
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import is_final_cancel, take_cancels_back
-from tickwright.engine.wakeup import WakeupListener
+from tickwright.engine.wakeup.listener import WakeupListener
 from tickwright.observe import traces
 from tickwright.observe.logs import redact_text
 from tickwright.ports.ids import monotonic, random_token

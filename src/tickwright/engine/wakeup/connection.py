@@ -3,8 +3,8 @@
 PgBouncer does not pool it. One connection serves all roles of a process, because each listening connection of a
 database costs PostgreSQL a transaction for each notification, whatever its channel.
 
-A notification is a hint. Those that were sent while nobody listened are lost, so its users are also told when the
-connection opens and when it ends; they check for work then, and poll while there is none.
+A notification is a hint. Those that were sent while no connection listened are lost, so its users are also told when
+the connection opens and when it ends; they check for work then, and poll while there is none.
 """
 
 import asyncio

@@ -6,10 +6,10 @@
     looks      A     B     C     A     B     C                          each process knows its place from its heartbeat
     listens    A ───────────────────────────────── ... ─▶ next round: C   one process at a time is notified
 
-A process looks for all work that is due soon at its turns, so work that is known early is found whoever fails: the next
-turn is a tenth of a second later. Work that is due sooner is announced by a notification. PostgreSQL delivers a
-notification to every listening connection of the database, in a transaction of each, so only one process of a group
-listens. When it fails, the next turn finds that work.
+A process looks for all work that is due soon at its turns, so work that is known early is found even if a process
+fails: the next turn is a tenth of a second later. Work that is due sooner is announced by a notification. PostgreSQL
+delivers a notification to every listening connection of the database, in a transaction of each, so only one process of
+a group listens. When it fails, the next turn finds that work.
 
 A process knows how many others there are, and how many come before it in the order of turns. This is a few seconds old
 when others come or go. Then turns of different processes are a little nearer or farther from each other, and two

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from tickwright.engine.direct import DirectConnection
 from tickwright.engine.tasks import is_set_within
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.engine.sql", "wakeup.sql")

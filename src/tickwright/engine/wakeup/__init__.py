@@ -1,0 +1,1 @@
+"""How loops learn of work: turns, notifications, and the connection that receives them."""
