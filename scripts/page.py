@@ -202,7 +202,7 @@ def _document() -> dict[str, Any]:
     from tickwright.process.plugins import PLUGINS
 
     nothing: Any = _Nothing()
-    installation = Context(Settings(), nothing, None, Registrations(), dict)
+    installation = Context(Settings(), nothing, Registrations(), dict)
     provide(installation)
     api = create_app(ApiContext(PLUGINS, installation, nothing, nothing, version="0"))
     (serve,) = (
