@@ -10,7 +10,7 @@ import pytest
 
 from kit.api import ADMIN, RunningApi, running_api
 from kit.waiting import eventually_async
-from tickwright.api import ApiLimits, Readiness
+from tickwright.api.context import ApiLimits, Readiness
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.ports.caller import Role
 from tickwright.process.installation import target_check

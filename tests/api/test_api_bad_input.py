@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kit.api import RunningApi, running_api
-from tickwright.api import ApiLimits
+from tickwright.api.context import ApiLimits
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
 

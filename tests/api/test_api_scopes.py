@@ -8,7 +8,7 @@ import pytest
 from api.test_api_access import OPEN, SIGN_IN, SIGNED, filled, operations
 from kit.api import ADMIN, RunningApi, running_api
 from kit.mutants import mutate
-from tickwright.api import ApiLimits
+from tickwright.api.context import ApiLimits
 from tickwright.api.gate import check_role
 from tickwright.ports.caller import SCOPES, Role
 

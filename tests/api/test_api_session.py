@@ -12,8 +12,8 @@ import pytest
 from kit.api import Answer, Client, RunningApi, running_api
 from kit.streams import open_stream
 from kit.waiting import eventually_async
-from tickwright.api import ApiLimits
 from tickwright.api.auth import Authenticator
+from tickwright.api.context import ApiLimits
 from tickwright.api.cookies import MAX_AGE_S, Site, csrf_token, over_tls, session_tokens, site_of
 from tickwright.api.sessions import FAILURES_BURST, OPENED_BURST
 from tickwright.domain.errors import Rejected

@@ -11,7 +11,7 @@ import pytest
 from kit.api import Answer, Client, RunningApi, running_api
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.api import ApiLimits
+from tickwright.api.context import ApiLimits
 from tickwright.domain.errors import Contended
 from tickwright.store import bounds as shares
 from tickwright.store.bounds import Request, Shares

@@ -13,7 +13,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.waiting import eventually_async
-from tickwright.api import ApiLimits
+from tickwright.api.context import ApiLimits
 from tickwright.demo.receiver import Receiver, server_of
 from tickwright.domain.admission import parse_hosts, parse_networks
 from tickwright.process.health import HealthServer

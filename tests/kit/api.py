@@ -12,8 +12,8 @@ from typing import Any, Self
 import aiohttp
 from multidict import CIMultiDict
 
-from tickwright.api import ApiContext, ApiLimits, Readiness, create_app
-from tickwright.api.app import Api
+from tickwright.api.app import Api, create_app
+from tickwright.api.context import ApiContext, ApiLimits, Readiness
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService

@@ -14,7 +14,7 @@ import pytest
 
 from kit.api import Answer, Client, RunningApi, running_api
 from kit.streams import CountingProbe, open_stream
-from tickwright.api import ApiLimits
+from tickwright.api.context import ApiLimits
 from tickwright.api.sessions import FAILURES_BURST
 from tickwright.capabilities.operations import snapshots as snapshot_module
 from tickwright.capabilities.operations.snapshots import Snapshots

@@ -11,13 +11,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from tickwright import __version__
-from tickwright.api.app import create_app
-from tickwright.dashboard import Page
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import LeasedService, Leases
@@ -27,7 +25,6 @@ from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.observe.logs import know_secret
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import Brokers
-from tickwright.process.api import api_context
 from tickwright.process.database import Database, translated
 from tickwright.process.health import HealthServer
 from tickwright.process.installation import (
@@ -36,13 +33,16 @@ from tickwright.process.installation import (
     open_installation,
     provide,
 )
+from tickwright.process.listening import listen
 from tickwright.process.ownership import OwnershipCheck
 from tickwright.process.plugins import API_ROLE, PLUGINS, ROLES, check_roles
-from tickwright.process.serving import ApiAndDashboard, ApiService, listen
 from tickwright.process.signals import stop_on_signals
 from tickwright.process.supervisor import Supervised, Supervisor
 from tickwright.process.watching import Watch
 from tickwright.store.pool import Pool, open_pool
+
+if TYPE_CHECKING:  # only a process with the role api needs the framework
+    from tickwright.process.serving import ApiService
 
 LOOP_CONNECTIONS_MAX = 10
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Node:
     installation: Installation
     context: Context
     session: WorkerSession
-    api: ApiService | None
+    api: "ApiService | None"
     health: HealthServer
     health_bind: str
     ownership: OwnershipCheck
@@ -183,11 +183,7 @@ def _build(
 ) -> Node:
     session = context.ports.get(WorkerSession)
     watch = Watch(context, session)
-    api = None
-    if API_ROLE in context.roles:
-        served = create_app(api_context(settings, installation.context, watch.ready, watch.render_now))
-        app = ApiAndDashboard(served, Page(settings.path_prefix), settings.path_prefix)
-        api = ApiService(app, listen(settings.api_bind, or_any=any_port), settings.api_listener)
+    api = _api(settings, installation, watch, any_port=any_port) if API_ROLE in context.roles else None
     at = _health_bind(settings, any_port=any_port)
     health = HealthServer(
         at,
@@ -204,6 +200,17 @@ def _build(
     )
     watch.follow(supervisor)
     return Node(supervisor, installation, context, session, api, health, at, ownership)
+
+
+def _api(settings: Settings, installation: Installation, watch: Watch, *, any_port: bool) -> "ApiService":
+    from tickwright.api.app import create_app
+    from tickwright.dashboard import Page
+    from tickwright.process.api import api_context
+    from tickwright.process.serving import ApiAndDashboard, ApiService
+
+    served = create_app(api_context(settings, installation.context, watch.ready, watch.render_now))
+    app = ApiAndDashboard(served, Page(settings.path_prefix), settings.path_prefix)
+    return ApiService(app, listen(settings.api_bind, or_any=any_port), settings.api_listener)
 
 
 def _tick_within_s(service: LeasedService) -> float:

@@ -4,7 +4,6 @@
 knows it. A request without the prefix is accepted, because a proxy in front may have removed it.
 """
 
-import errno
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import structlog
 
 from tickwright.api.openapi import OPEN_PATHS
-from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.errors import Unavailable
 from tickwright.engine.service import LoopService
 from tickwright.plugin.settings import Bind
 from tickwright.rest.admission import ListenerLimits
@@ -64,31 +63,6 @@ def is_api(path: str) -> bool:
 
 
 _log = structlog.get_logger("tickwright.api")
-
-
-def listen(at: Bind, *, or_any: bool = False) -> socket.socket:
-    """Return a listening socket; with ``or_any`` at a free port if the wanted one is taken.
-
-    Raises:
-        Unavailable: ``address_in_use``. Retry, or choose another port.
-        Rejected: ``address_unusable``: no such host here, or no right to the port. Permanent.
-    """
-    try:
-        return _bind(at)
-    except Unavailable:
-        if not or_any:
-            raise
-    return _bind(Bind(at.host, 0))
-
-
-def _bind(at: Bind) -> socket.socket:
-    try:
-        return bind(at.host, at.port)
-    except (OSError, UnicodeError) as error:  # the latter for an invalid host name
-        reason = getattr(error, "strerror", None) or str(error)
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
-            raise Unavailable("address_in_use", f"cannot listen at {at}: {reason}") from error
-        raise Rejected("address_unusable", f"cannot listen at {at}: {reason}") from error
 
 
 class ApiService(LoopService):

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends
 from kit.api import ADMIN, Answer, RunningApi, allow_all, running_api
 from kit.processes import stopped
 from kit.waiting import eventually_async
-from tickwright.api import ApiLimits
+from tickwright.api.context import ApiLimits
 from tickwright.api.openapi import is_of_many
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue import Enqueuer

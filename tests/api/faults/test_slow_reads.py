@@ -12,7 +12,7 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.processes import stopped
 from kit.waiting import eventually_async
-from tickwright.api import ApiLimits
+from tickwright.api.context import ApiLimits
 from tickwright.store.bounds import LEAST_S, TookTooLong, within
 from tickwright.store.pool import RELEASE_BOUNDED_S, open_pool
 
