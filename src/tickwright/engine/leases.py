@@ -30,6 +30,7 @@ import structlog
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import is_set_within
+from tickwright.engine.wakeup.listener import ArmedWakeup
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_token, random_unit
 from tickwright.ports.service import NO_PROBE, Probe
@@ -402,6 +403,8 @@ def leases_source(services: Sequence[LeaseHolder]) -> Source:
 
 
 UNAVAILABLE_S = 1.0
+UNARMED_S = 1.0
+"""The longest rest of a loop that wants notifications and gets none, because an insert is in progress for example."""
 APART = 0.2
 """The share by which a rest may be shorter: loops that began together would each need a connection at the same time."""
 TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
@@ -419,6 +422,7 @@ class LeasedRounds(LeasedService):
             0 for at once.
         rest_max_s: Longest pause between two calls.
         wakeup: Set when something has changed: the next call comes at once.
+        armed: The same, for inserts that notify only while the loop rests.
     """
 
     def __init__(
@@ -430,11 +434,22 @@ class LeasedRounds(LeasedService):
         terms: LeaseTerms | None = None,
         rest_max_s: float = 10.0,
         wakeup: asyncio.Event | None = None,
+        armed: ArmedWakeup | None = None,
     ) -> None:
-        super().__init__(name, leases, name, self._rounds, terms=terms, wakeup=wakeup)
-        self._round, self._rest_max_s = round_, rest_max_s
+        super().__init__(name, leases, name, self._rounds, terms=terms, wakeup=armed.woken if armed else wakeup)
+        self._round, self._rest_max_s, self._armed = round_, rest_max_s, armed
 
     async def _rounds(self, lease: Lease) -> None:
+        if self._armed is None:
+            await self._rounds_until_lost(lease)
+            return
+        await self._armed.listen()
+        try:
+            await self._rounds_until_lost(lease)
+        finally:
+            await self._armed.unlisten()
+
+    async def _rounds_until_lost(self, lease: Lease) -> None:
         while lease.holds() and not self.stopping.is_set():
             self.wakeup.clear()
             try:
@@ -443,4 +458,16 @@ class LeasedRounds(LeasedService):
                 _rounds_log.warning("rounds.failed", loop=self.name, error=repr(error))
                 rest_s = UNAVAILABLE_S
             self.tick()
-            await self.wait_for_work(min(max(rest_s, 0.0), self._rest_max_s) * (1 - APART * random_unit()))
+            rest_s = min(max(rest_s, 0.0), self._rest_max_s)
+            if self._armed is not None:
+                rest_s = await self._armed_rest_s(self._armed, rest_s)
+            await self.wait_for_work(rest_s * (1 - APART * random_unit()))
+
+    @staticmethod
+    async def _armed_rest_s(armed: ArmedWakeup, rest_s: float) -> float:
+        """Return how long to rest: long only if inserts notify, and 0 where it has to look once more before."""
+        if rest_s <= UNARMED_S:
+            await armed.disarm()
+            return rest_s
+        answer = await armed.arm() if armed.works else "refused"
+        return {"new": 0.0, "kept": rest_s, "refused": UNARMED_S}[answer]

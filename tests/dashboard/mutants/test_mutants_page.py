@@ -8,7 +8,7 @@ import pytest
 from kit import page_guards as checks
 from kit.mutants import mutate
 from kit.page_guards import Check, guarded
-from tickwright.api.context import app, auth, cookies, gate, sessions
+from tickwright.api import app, auth, cookies, gate, sessions
 from tickwright.capabilities.jobs import rest as job_routes
 from tickwright.capabilities.jobs import rest as lane
 from tickwright.capabilities.operations.keys import ApiKeys

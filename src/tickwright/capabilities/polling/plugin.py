@@ -112,16 +112,25 @@ class PollingPlugin(Plugin):
 
     def _add_loops(self, context: Context, leases: "Leases", topic: PollTransport) -> None:
         from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
-        from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
+        from tickwright.capabilities.polling.wheels.loops import (
+            INTAKE_CHANNEL,
+            INTAKE_LOCK,
+            Corrector,
+            Registrar,
+            Selector,
+        )
         from tickwright.engine.leases import TERMS, LeasedRounds
+        from tickwright.engine.wakeup.connection import DirectConnection
+        from tickwright.engine.wakeup.listener import ArmedWakeup
 
         shards = context.settings.part(PollingSettings).relay_shards
+        intake = ArmedWakeup(context.ports.get(DirectConnection), channel=INTAKE_CHANNEL, lock=INTAKE_LOCK)
         rounds = {
-            "registrar": Registrar().round,
             "selector": Selector(shards=shards).round,
             "corrector": Corrector(topic.events).round,
             "freshness": FreshnessJudge().round,
         }
+        context.run_leased(LeasedRounds("registrar", leases, Registrar().round, terms=TERMS, armed=intake))
         context.run_leased(*(LeasedRounds(name, leases, work, terms=TERMS) for name, work in rounds.items()))
 
     async def _add_consumer(self, context: Context, topic: PollTransport) -> "PollConsumer":

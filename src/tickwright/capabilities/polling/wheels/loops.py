@@ -37,7 +37,7 @@ PLACE_MAX = 5000
 AHEAD = timedelta(minutes=1)
 IDLE_S = 5.0
 CORRECTOR_IDLE_S = 10.0
-INTAKE_S, INTAKE_IDLE_S = 1.0, 2.0
+INTAKE_S, INTAKE_IDLE_S = 1.0, 10.0
 SLOTS_SELECTED_MAX = 200
 MOVES_MAX = 2000
 LEVEL_MOVES_MAX = 500
@@ -47,6 +47,7 @@ BEHIND = timedelta(hours=1)
 SLICES_KEPT = timedelta(days=3)
 SOON = timedelta(minutes=2)
 SELECTOR = "selector"
+INTAKE_CHANNEL, INTAKE_LOCK = "tickwright_intake", 6
 BUCKET_S = 10
 BUCKETS_PER_SLOT = 60 // BUCKET_S
 

@@ -33,3 +33,14 @@ BEGIN
   PERFORM tickwright.notify_of_job(NEW.execute_at);
   RETURN NULL;
 END $$;
+
+-- The registrar looked for registered trackers every second. Now a registration wakes it, if it sleeps, by the same protocol.
+CREATE FUNCTION tickwright.notify_of_tracker() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT pg_try_advisory_xact_lock_shared(7313, 6) THEN
+    PERFORM pg_notify('tickwright_intake', '');
+  END IF;
+  RETURN NULL;
+END $$;
+COMMENT ON FUNCTION tickwright.notify_of_tracker IS 'Notify a sleeping registrar. A transaction that does not notify has a lock until it commits.';
+CREATE TRIGGER notify_of_tracker AFTER INSERT ON tickwright.tracker_intake FOR EACH STATEMENT EXECUTE FUNCTION tickwright.notify_of_tracker();
