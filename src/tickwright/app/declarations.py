@@ -5,36 +5,35 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tickwright.capabilities.batches.definitions.schema import NAME as BATCH_NAME
-from tickwright.capabilities.batches.definitions.schema import read_program
-from tickwright.capabilities.batches.executions.work import BatchRegistry, DeclaredBatch, Plan
-from tickwright.capabilities.batches.executions.work import Function as BatchFunction
-from tickwright.capabilities.fanout.entities.modules import check_module
-from tickwright.capabilities.fanout.handlers import DeclaredModule, ModuleRegistry
-from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
-from tickwright.capabilities.jobs.handlers import Function, Handler, HandlerRegistry, make_handler
-from tickwright.capabilities.jobs.task_types import read_duration, read_task_type
-from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry, DeclaredPartner
-from tickwright.capabilities.polling.partners import read_partner
-from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport, ListenerRegistry, ReportRegistry
-from tickwright.capabilities.reports.handlers import Function as ListenerFunction
-from tickwright.capabilities.reports.schema import check_definition, read_listener
 from tickwright.domain.errors import Rejected, takes_one
 from tickwright.domain.retries import RetryPolicy
 from tickwright.plugin import Registrations
+
+if TYPE_CHECKING:  # a program loads the capabilities that it declares something for
+    from tickwright.capabilities.batches.executions.work import DeclaredBatch, Plan
+    from tickwright.capabilities.batches.executions.work import Function as BatchFunction
+    from tickwright.capabilities.fanout.handlers import DeclaredModule
+    from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
+    from tickwright.capabilities.jobs.handlers import Function, Handler
+    from tickwright.capabilities.polling.consumer.courier import Courier, DeclaredPartner
+    from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport
+    from tickwright.capabilities.reports.handlers import Function as ListenerFunction
 
 Duration = str | timedelta
 _HANDLER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")
 
 
-def declare_job(name: str, function: Function, options: Mapping[str, Any]) -> Handler:
+def declare_job(name: str, function: "Function", options: Mapping[str, Any]) -> "Handler":
     """Return the handler that ``@app.job(name, **options)`` makes of ``function``.
 
     Raises:
         Rejected: ``invalid_task_type`` with every mistake, or ``invalid_handler``. Permanent.
     """
+    from tickwright.capabilities.jobs.handlers import make_handler
+    from tickwright.capabilities.jobs.task_types import read_task_type
+
     problems: list[str] = []
     where = f"@app.job({name!r})"
     if not _HANDLER_NAME.fullmatch(name):
@@ -46,8 +45,11 @@ def declare_job(name: str, function: Function, options: Mapping[str, Any]) -> Ha
     return make_handler(kind, function)
 
 
-def declare_partner(name: str, function: Courier, options: Mapping[str, Any]) -> DeclaredPartner:
+def declare_partner(name: str, function: "Courier", options: Mapping[str, Any]) -> "DeclaredPartner":
     """Return the partner of ``@app.partner``. Raises ``Rejected`` (``invalid_partner``, all mistakes): permanent."""
+    from tickwright.capabilities.polling.consumer.courier import DeclaredPartner
+    from tickwright.capabilities.polling.partners import read_partner
+
     problems: list[str] = []
     read_partner(name, options, problems, where=f"@app.partner({name!r})")
     if problems:
@@ -55,14 +57,20 @@ def declare_partner(name: str, function: Courier, options: Mapping[str, Any]) ->
     return DeclaredPartner(name, options, function)
 
 
-def declare_module(name: str, function: ModuleHandler, options: Mapping[str, Any]) -> DeclaredModule:
+def declare_module(name: str, function: "ModuleHandler", options: Mapping[str, Any]) -> "DeclaredModule":
     """Return the module of ``@app.module``. Raises ``Rejected`` (``invalid_module``, all mistakes): permanent."""
+    from tickwright.capabilities.fanout.entities.modules import check_module
+    from tickwright.capabilities.fanout.handlers import DeclaredModule
+
     check_module(name, options, where=f"@app.module({name!r})")
     return DeclaredModule(name, options, function)
 
 
-def declare_listener(name: str, function: ListenerFunction, options: Mapping[str, Any]) -> DeclaredListener:
+def declare_listener(name: str, function: "ListenerFunction", options: Mapping[str, Any]) -> "DeclaredListener":
     """Return the listener of ``@app.listener``. Raises ``Rejected`` (``invalid_listener``, all mistakes): permanent."""
+    from tickwright.capabilities.reports.handlers import DeclaredListener
+    from tickwright.capabilities.reports.schema import read_listener
+
     problems: list[str] = []
     read = read_listener(name, options, problems, where=f"@app.listener({name!r})")
     if read is None:
@@ -72,12 +80,15 @@ def declare_listener(name: str, function: ListenerFunction, options: Mapping[str
     return DeclaredListener(name, read.source, options.get("attempts"), timeout, columns, function)
 
 
-def declare_report(name: str, function: Callable[[], str | None], options: Mapping[str, Any]) -> DeclaredReport:
+def declare_report(name: str, function: Callable[[], str | None], options: Mapping[str, Any]) -> "DeclaredReport":
     """Return the report type that ``@app.report(name, **options)`` makes of ``function``, which is called here, once.
 
     Raises:
         Rejected: ``invalid_report_type`` with every mistake that can be found without DuckDB. Permanent.
     """
+    from tickwright.capabilities.reports.handlers import DeclaredReport
+    from tickwright.capabilities.reports.schema import check_definition
+
     where = f"@app.report({name!r})"
     if inspect.iscoroutinefunction(function) or inspect.signature(function).parameters:
         raise Rejected("invalid_report_type", f"{where}: the function takes nothing, is not async, and returns SQL")
@@ -87,14 +98,19 @@ def declare_report(name: str, function: Callable[[], str | None], options: Mappi
     return DeclaredReport(name, table)
 
 
-def declare_batch(name: str, function: BatchFunction, plan: Plan | None, options: Mapping[str, Any]) -> DeclaredBatch:
+def declare_batch(
+    name: str, function: "BatchFunction", plan: "Plan | None", options: Mapping[str, Any]
+) -> "DeclaredBatch":
     """Return the batch that ``@app.batch(name, **options)`` makes of ``function``.
 
     Raises:
         Rejected: ``invalid_batch``, or the code that all mistakes share, with every mistake. Permanent.
     """
+    from tickwright.capabilities.batches.definitions.schema import NAME, read_program
+    from tickwright.capabilities.batches.executions.work import DeclaredBatch
+
     where = f"@app.batch({name!r})"
-    if not BATCH_NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         text = f"{where}: a name has 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first"
         raise Rejected("invalid_batch", text)
     if not inspect.iscoroutinefunction(function) or not takes_one(function):
@@ -109,6 +125,8 @@ def declare_batch(name: str, function: BatchFunction, plan: Plan | None, options
 
 def as_duration(field: str, value: Duration | None) -> timedelta | None:
     """Parse a duration, ``"30s"`` or a ``timedelta``. Raises ``Rejected`` (``invalid_duration``): permanent."""
+    from tickwright.capabilities.jobs.task_types import read_duration
+
     if value is None:
         return None
     try:
@@ -122,10 +140,10 @@ def as_duration(field: str, value: Duration | None) -> timedelta | None:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-B = TypeVar("B", bound=BatchFunction)
-P = TypeVar("P", bound=Courier)
-M = TypeVar("M", bound=ModuleHandler)
-L = TypeVar("L", bound=ListenerFunction)
+B = TypeVar("B", bound="BatchFunction")
+P = TypeVar("P", bound="Courier")
+M = TypeVar("M", bound="ModuleHandler")
+L = TypeVar("L", bound="ListenerFunction")
 R = TypeVar("R", bound=Callable[[], str | None])
 
 
@@ -169,6 +187,8 @@ class Declarations:
             Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
         """
         options = _given(locals())
+        from tickwright.capabilities.jobs.handlers import HandlerRegistry
+
         return self._register(HandlerRegistry, lambda function: declare_job(name, function, options))
 
     def partner(
@@ -206,6 +226,8 @@ class Declarations:
             Rejected: ``invalid_partner`` with every mistake, ``duplicate_partner``. Permanent.
         """
         options = _given(locals())
+        from tickwright.capabilities.polling.consumer.courier import CourierRegistry
+
         return self._register(CourierRegistry, lambda function: declare_partner(name, function, options))
 
     def module(
@@ -228,6 +250,8 @@ class Declarations:
             Rejected: ``invalid_module`` with every mistake, ``duplicate_module``. Permanent.
         """
         options = _given(locals())
+        from tickwright.capabilities.fanout.handlers import ModuleRegistry
+
         return self._register(ModuleRegistry, lambda function: declare_module(name, function, options))
 
     def listener(
@@ -256,6 +280,8 @@ class Declarations:
             Rejected: ``invalid_listener`` with every mistake, ``duplicate_listener``. Permanent.
         """
         options = _given(locals())
+        from tickwright.capabilities.reports.handlers import ListenerRegistry
+
         return self._register(ListenerRegistry, lambda function: declare_listener(name, function, options))
 
     def report(
@@ -297,6 +323,8 @@ class Declarations:
             Rejected: ``invalid_report_type`` with every mistake, ``duplicate_report``. Permanent.
         """
         options = _given(locals())
+        from tickwright.capabilities.reports.handlers import ReportRegistry
+
         return self._register(ReportRegistry, lambda function: declare_report(name, function, options))
 
     def batch(
@@ -304,7 +332,7 @@ class Declarations:
         name: str,
         *,
         audience: Mapping[str, Any] | None = None,
-        plan: Plan | None = None,
+        plan: "Plan | None" = None,
         action: str | None = None,
         release: Literal["finished", "chunk"] | None = None,
         cron: str | None = None,
@@ -356,6 +384,8 @@ class Declarations:
         """
         options = _given(locals())
         options.pop("plan", None)
+        from tickwright.capabilities.batches.executions.work import BatchRegistry
+
         return self._register(BatchRegistry, lambda function: declare_batch(name, function, plan, options))
 
     def _register(self, registry: type[Any], declare: Callable[[F], Any]) -> Callable[[F], F]:

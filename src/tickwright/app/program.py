@@ -18,49 +18,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tickwright.app.borrowed import Fetching, borrow, borrow_sync, finish, schedule_through
 from tickwright.app.declarations import Declarations, Duration, as_duration
 from tickwright.app.payloads import to_json
-from tickwright.app.resources import (
-    Entities,
-    RequestedReport,
-    Tracked,
-    Trackers,
-    new_tracker,
-    request_report,
-    track,
-    track_borrowed,
-)
-from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
-from tickwright.capabilities.batches.executions.states import BatchAction
-from tickwright.capabilities.batches.service import CampaignsService
-from tickwright.capabilities.fanout.service import FanoutService
-from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
 from tickwright.capabilities.jobs.enqueue import MANY_JOBS, Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
-from tickwright.capabilities.operations.listings import Operations
-from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable, storable
 from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
 from tickwright.domain.traceparent import NAME
 from tickwright.observe import traces
 from tickwright.observe.logs import log_like_a_library
-from tickwright.outbound import check_headers
-from tickwright.outbound.messages import HEADERS_MAX
 from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation
 from tickwright.process.database import Database
 from tickwright.process.installation import Installation, open_installation
-from tickwright.process.node import run_node
 from tickwright.process.settings import load_settings
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
+
+if TYPE_CHECKING:  # a program loads the capabilities that it uses
+    from tickwright.app.resources import Entities, RequestedReport, Tracked, Trackers
+    from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
+    from tickwright.capabilities.batches.service import CampaignsService
+    from tickwright.capabilities.jobs.admin.service import JobService
+    from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
+    from tickwright.capabilities.operations.listings import Operations
+    from tickwright.capabilities.reports.service import ReportsService
 
 MESSAGE_BYTES_MAX = 1_048_576
 MESSAGE_KEY_MAX = 1024
@@ -200,7 +187,7 @@ class Tickwright(Declarations):
         status: str | None = None,
         until: datetime | None = None,
         connection: Any = None,
-    ) -> Tracked:
+    ) -> "Tracked":
         """Register a tracker, to be polled at its account's interval; one (partner, external id) is one tracker.
 
         A second call returns the existing tracker, whatever its other arguments are. The first poll is within one
@@ -218,6 +205,8 @@ class Tickwright(Declarations):
             Rejected: Something is out of bounds, ``unknown_partner``, or ``unsupported_isolation``. Permanent.
             Unavailable: ``app_not_open``.
         """
+        from tickwright.app.resources import new_tracker, track
+
         new = new_tracker(account_id, partner, external_id, status, until)
         return await track(self._open.pool, new, connection)
 
@@ -230,19 +219,27 @@ class Tickwright(Declarations):
         connection: Any,
         status: str | None = None,
         until: datetime | None = None,
-    ) -> Tracked:
+    ) -> "Tracked":
         """Do what :meth:`track` does on a synchronous program's own connection; the app need not be open."""
+        from tickwright.app.resources import new_tracker, track_borrowed
+
         new = new_tracker(account_id, partner, external_id, status, until)
         return finish(track_borrowed(borrow_sync(connection), new))
 
     @property
-    def trackers(self) -> Trackers:
+    def trackers(self) -> "Trackers":
         """Trackers: read them, end them, report their events. Raises ``Unavailable`` (``app_not_open``)."""
+        from tickwright.app.resources import Trackers
+        from tickwright.capabilities.polling.service import PollingService
+
         return Trackers(self._open.of(PollingService), _CALLER)
 
     @property
-    def entities(self) -> Entities:
+    def entities(self) -> "Entities":
         """Entities that fan-out polls: set, read, pause them. Raises ``Unavailable`` (``app_not_open``)."""
+        from tickwright.app.resources import Entities
+        from tickwright.capabilities.fanout.service import FanoutService
+
         return Entities(self._open.of(FanoutService), _CALLER)
 
     async def request_report(
@@ -256,7 +253,7 @@ class Tickwright(Declarations):
         notify: str | None = None,
         source: str | None = None,
         connection: Any = None,
-    ) -> RequestedReport:
+    ) -> "RequestedReport":
         """Request a report and return the id of its record at once. Read the report with ``app.reports``.
 
         If the same requester has an equal report in progress (same type, format and conditions), that one is returned.
@@ -281,14 +278,19 @@ class Tickwright(Declarations):
             "type": report_type, "conditions": conditions, "requester": requester, "department": department,
             "format": format, "notify": notify, "source": source,
         }  # fmt: skip
+        from tickwright.app.resources import request_report
+        from tickwright.capabilities.reports.service import ReportsService
+
         return await request_report(self._open.of(ReportsService), self._open.pool, wanted, _CALLER, connection)
 
     @property
-    def reports(self) -> ReportsService:
+    def reports(self) -> "ReportsService":
         """Records, their files, report types. Raises ``Unavailable`` (``app_not_open``)."""
+        from tickwright.capabilities.reports.service import ReportsService
+
         return self._open.of(ReportsService)
 
-    async def put_campaign(self, name: str, words: Mapping[str, Any]) -> StoredCampaign:
+    async def put_campaign(self, name: str, words: Mapping[str, Any]) -> "StoredCampaign":
         """Create a campaign, or replace its definition: a new version. Repeating a call changes nothing.
 
         Args:
@@ -309,15 +311,21 @@ class Tickwright(Declarations):
                 open execution has ended.
             Unavailable: ``app_not_open``.
         """
+        from tickwright.capabilities.batches.executions.states import BatchAction
+
         return (await self.campaigns.campaign_batches.act(BatchAction.START, name, caller=_CALLER)).executions[-1].id
 
     async def start_batch(self, name: str) -> int:
         """Execute a batch of ``@app.batch``, of this or another program, like a campaign; ``batch_not_found``."""
+        from tickwright.capabilities.batches.executions.states import BatchAction
+
         return (await self.campaigns.programs.act(BatchAction.START, name, caller=_CALLER)).executions[-1].id
 
     @property
-    def campaigns(self) -> CampaignsService:
+    def campaigns(self) -> "CampaignsService":
         """Campaigns, batches and their executions. Raises ``Unavailable`` (``app_not_open``)."""
+        from tickwright.capabilities.batches.service import CampaignsService
+
         return self._open.of(CampaignsService)
 
     async def publish(
@@ -423,16 +431,20 @@ class Tickwright(Declarations):
             await stack.aclose()
 
     @property
-    def service(self) -> JobService:
+    def service(self) -> "JobService":
         """Operations on jobs for operators: listings, dead letters, task types. Common ones are methods of the app."""
+        from tickwright.capabilities.jobs.admin.service import JobService
+
         return self._open.of(JobService)
 
     @property
-    def operations(self) -> Operations:
+    def operations(self) -> "Operations":
         """Workers, alerts, the outbox, the audit trail and API keys."""
+        from tickwright.capabilities.operations.listings import Operations
+
         return self._open.of(Operations)
 
-    async def get(self, job_id: int) -> JobDetail:
+    async def get(self, job_id: int) -> "JobDetail":
         """Return one job. Raises ``Rejected`` (``job_not_found``)."""
         return await self.service.get(job_id)
 
@@ -440,7 +452,7 @@ class Tickwright(Declarations):
         """Return an explanation of a job's status. Raises ``Rejected`` (``job_not_found``)."""
         return await self.service.explain(job_id)
 
-    async def cancel(self, job_id: int) -> JobAction:
+    async def cancel(self, job_id: int) -> "JobAction":
         """Cancel a job; ``outcome`` is ``cancelled``, or ``requested`` while its handler runs.
 
         Raises:
@@ -448,17 +460,19 @@ class Tickwright(Declarations):
         """
         return await self.service.cancel(job_id, caller=_CALLER)
 
-    async def retry(self, job_id: int) -> JobAction:
+    async def retry(self, job_id: int) -> "JobAction":
         """Retry a failed job now. Raises ``Rejected`` (``job_not_found``, ``job_not_failed``)."""
         return await self.service.retry(job_id, caller=_CALLER)
 
-    async def reschedule(self, job_id: int, *, at: datetime | None = None, delay: Duration | None = None) -> JobAction:
+    async def reschedule(
+        self, job_id: int, *, at: datetime | None = None, delay: Duration | None = None
+    ) -> "JobAction":
         """Change the time of a pending job. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
         if (at is None) == (delay is None):
             raise Rejected("execute_at_and_delay", "give at or delay, one of them", field="delay")
         return await self.service.reschedule(job_id, caller=_CALLER, execute_at=at, delay=as_duration("delay", delay))
 
-    async def run_now(self, job_id: int) -> JobAction:
+    async def run_now(self, job_id: int) -> "JobAction":
         """Make a pending job due now. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
         return await self.service.run_now(job_id, caller=_CALLER)
 
@@ -475,6 +489,8 @@ class Tickwright(Declarations):
             Rejected: ``unknown_role``. Permanent.
             Unavailable: ``app_not_open``, or the database does not answer at the start. Retry.
         """
+        from tickwright.process.node import run_node
+
         await run_node(self.settings, roles, database=self._open.database, registrations=self.registrations)
 
 
@@ -514,6 +530,8 @@ def _message(
     if key is not None and not (len(key) <= MESSAGE_KEY_MAX and storable(key) == key):
         without = "without NUL and halves of surrogate pairs"
         raise Rejected("invalid_key", f"key: at most {MESSAGE_KEY_MAX} characters, {without}", field="key")
+    from tickwright.outbound.messages import HEADERS_MAX, check_headers
+
     named = dict(headers or {})
     check_headers(named)
     if NAME not in {name.lower() for name in named} and len(named) < HEADERS_MAX and (here := traces.current()):

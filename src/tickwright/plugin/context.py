@@ -30,18 +30,22 @@ class Ports:
     """
 
     def __init__(self) -> None:
-        self._makers: dict[type, Callable[[], Any]] = {}
-        self._values: dict[type, Any] = {}
+        self._makers: dict[str, Callable[[], Any]] = {}
+        self._values: dict[str, Any] = {}
         self._stack = AsyncExitStack()
 
     def put(self, kind: type[T], value: T) -> T:
         """Provide an existing value."""
-        self._values[kind] = value
+        self._values[_name(kind)] = value
         return value
 
-    def offer(self, kind: type[T], make: Callable[[], T]) -> None:
-        """Provide the result of ``make``, which does no I/O: the first call of the value connects."""
-        self._makers.setdefault(kind, make)
+    def offer(self, kind: type[T] | str, make: Callable[[], T]) -> None:
+        """Provide the result of ``make``, which does no I/O: the first call of the value connects.
+
+        ``kind`` is a type or its name, ``"package.module:Class"``: then a process that never needs the value loads no
+        code for it.
+        """
+        self._makers.setdefault(_name(kind), make)
 
     def get(self, kind: type[T]) -> T:
         """Return the value of this type.
@@ -56,9 +60,10 @@ class Ports:
 
     def find(self, kind: type[T]) -> T | None:
         """Return the value of this type; ``None`` if no plugin provides it."""
-        if kind not in self._values and kind in self._makers:
-            self._values[kind] = self._makers[kind]()
-        found: T | None = self._values.get(kind)
+        name = _name(kind)
+        if name not in self._values and name in self._makers:
+            self._values[name] = self._makers[name]()
+        found: T | None = self._values.get(name)
         return found
 
     def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
@@ -68,6 +73,10 @@ class Ports:
     async def aclose(self) -> None:
         """Close everything."""
         await self._stack.aclose()
+
+
+def _name(kind: type | str) -> str:
+    return kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}"
 
 
 @dataclass(slots=True)

@@ -6,10 +6,17 @@ R = TypeVar("R")
 
 
 class Registrations:
-    """One registry per kind, such as ``HandlerRegistry``, made on first use."""
+    """One registry per kind, such as ``HandlerRegistry``, made on first use.
+
+    A plugin asks with :meth:`have` whether there is one before it loads what handles its contents.
+    """
 
     def __init__(self, *registries: Any) -> None:
         self._registries = {type(one): one for one in registries}
+
+    def have(self, kind: str) -> bool:
+        """Return whether the program used the registry of this kind, by the name of its class."""
+        return any(registry.__name__ == kind for registry in self._registries)
 
     def of(self, kind: type[R]) -> R:
         """Return the registry of this kind."""

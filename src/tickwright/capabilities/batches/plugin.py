@@ -16,7 +16,9 @@ from tickwright.ports.objects import LazyObjectStore, WorkFolder
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.capabilities.batches.audience.audience import Audiences
     from tickwright.capabilities.batches.definitions.batches import Batches
+    from tickwright.capabilities.batches.service import CampaignsService
     from tickwright.rest.gate import Gate
 
 CONSUMER = "campaign-consumer"
@@ -72,18 +74,27 @@ class BatchesPlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer the service for callers, and the audiences that this process can read."""
-        from tickwright.capabilities.batches.audience.audience import Audiences
-        from tickwright.capabilities.batches.service import CampaignsService
-        from tickwright.sources.named import Sources
-
         ports = context.ports
-        ports.offer(Audiences, lambda: Audiences(ports.get(Sources), ports.get(AudienceFiles)))
-        ports.offer(
-            CampaignsService, lambda: CampaignsService(context.pool, ports.get(Audiences), ports.get(TargetCheck))
-        )
+
+        def audiences() -> "Audiences":
+            from tickwright.capabilities.batches.audience.audience import Audiences
+            from tickwright.sources.named import Sources
+
+            return Audiences(ports.get(Sources), ports.get(AudienceFiles))
+
+        def service() -> "CampaignsService":
+            from tickwright.capabilities.batches.audience.audience import Audiences
+            from tickwright.capabilities.batches.service import CampaignsService
+
+            return CampaignsService(context.pool, ports.get(Audiences), ports.get(TargetCheck))
+
+        ports.offer("tickwright.capabilities.batches.audience.audience:Audiences", audiences)
+        ports.offer("tickwright.capabilities.batches.service:CampaignsService", service)
 
     async def declare(self, context: Context) -> None:
         """Register the program's batches unless an operator has set them up."""
+        if not context.registrations.have("BatchRegistry"):
+            return
         from tickwright.capabilities.batches.service import CampaignsService
 
         await declare_batches(context.ports.get(CampaignsService).programs, context.registrations)

@@ -19,6 +19,7 @@ from tickwright.ports.transports import TaskTransport
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.capabilities.fanout.service import FanoutService
     from tickwright.rest.gate import Gate
     from tickwright.store.pool import Pool
 
@@ -72,14 +73,19 @@ class FanoutPlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer the service for callers."""
-        from tickwright.capabilities.fanout.service import FanoutService
-
         ports = context.ports
-        ports.offer(FanoutService, lambda: FanoutService(context.pool, ports.get(TaskTransport).dead_letters()))
+
+        def service() -> "FanoutService":
+            from tickwright.capabilities.fanout.service import FanoutService
+
+            return FanoutService(context.pool, ports.get(TaskTransport).dead_letters())
+
+        ports.offer("tickwright.capabilities.fanout.service:FanoutService", service)
 
     async def declare(self, context: Context) -> None:
         """Register the program's modules unless an operator has set them up, and set those of the TOML file."""
-        await declare_modules(context.pool, context.registrations, context.tables("modules"))
+        if context.registrations.have("ModuleRegistry") or context.tables("modules"):
+            await declare_modules(context.pool, context.registrations, context.tables("modules"))
 
     async def start(self, context: Context) -> None:
         """Add the scheduler and its retention, and the consumer."""

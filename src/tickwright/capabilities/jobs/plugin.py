@@ -17,6 +17,8 @@ from tickwright.ports.caller import Caller
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.capabilities.jobs.admin.service import JobService
+    from tickwright.capabilities.jobs.enqueue import Enqueuer
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -56,21 +58,28 @@ class JobsPlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer the job service and the enqueuer, which batches single requests."""
-        from tickwright.capabilities.jobs.admin.service import JobService
-        from tickwright.capabilities.jobs.enqueue import Enqueuer
-
         ports = context.ports
-        ports.offer(Enqueuer, lambda: Enqueuer(context.pool))
-        ports.offer(
-            JobService,
-            lambda: JobService(context.pool, enqueuer=ports.get(Enqueuer), allow_target=ports.get(TargetCheck)),
-        )
+
+        def enqueuer() -> "Enqueuer":
+            from tickwright.capabilities.jobs.enqueue import Enqueuer
+
+            return Enqueuer(context.pool)
+
+        def service() -> "JobService":
+            from tickwright.capabilities.jobs.admin.service import JobService
+            from tickwright.capabilities.jobs.enqueue import Enqueuer
+
+            return JobService(context.pool, enqueuer=ports.get(Enqueuer), allow_target=ports.get(TargetCheck))
+
+        ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
+        ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
 
     async def declare(self, context: Context) -> None:
         """Register the handlers' task types where no operator has set them up, and store those of the TOML file."""
+        if not (context.registrations.have("HandlerRegistry") or context.tables("task_types")):
+            return
         from structlog import get_logger
 
-        from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
         from tickwright.capabilities.jobs.task_types import (
             as_declared,
@@ -87,6 +96,8 @@ class JobsPlugin(Plugin):
         log = get_logger("tickwright.jobs")
         actor = Caller(f"config:{context.settings.config}", CONFIG_FILE.role)
         for kind in read_declared(context.tables("task_types")):
+            from tickwright.capabilities.jobs.admin.service import JobService
+
             if as_declared(present.get(kind.name)) != as_declared(kind):
                 stored = await context.ports.get(JobService).types.put(kind.name, request_of(kind), caller=actor)
                 log.info("task_type.set", name=kind.name, file=str(context.settings.config), created=stored.created)

@@ -15,6 +15,9 @@ from tickwright.ports.broker import Brokers, TargetCheck
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+    from tickwright.capabilities.operations.listings import Operations
+    from tickwright.capabilities.operations.snapshots import Snapshots
     from tickwright.rest.gate import Gate
 
 
@@ -54,28 +57,40 @@ class OperationsPlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer the services for callers."""
-        from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
-        from tickwright.capabilities.operations.listings import Operations
-        from tickwright.capabilities.operations.snapshots import Snapshots
-        from tickwright.plugin.overview import OverviewParts
-
         pool, ports = context.pool, context.ports
 
-        def overview() -> Snapshots:
+        def overview() -> "Snapshots":
+            from tickwright.capabilities.operations.snapshots import Snapshots
+            from tickwright.plugin.overview import OverviewParts
+
             limit = context.settings.part(OperationsSettings).streams_per_key
             snapshots = Snapshots(pool, ports.get(OverviewParts), version=__version__, streams_per_key=limit)
             ports.on_close(snapshots.stop)
             return snapshots
 
-        ports.offer(Operations, lambda: Operations(pool))
-        ports.offer(AlertReceivers, lambda: AlertReceivers(pool, ports.get(TargetCheck), ports.get(AlertRules)))
-        ports.offer(AlertEndpoints, lambda: ports.get(AlertReceivers))
-        ports.offer(Snapshots, overview)
+        def listings() -> "Operations":
+            from tickwright.capabilities.operations.listings import Operations
+
+            return Operations(pool)
+
+        def receivers() -> "AlertReceivers":
+            from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+
+            return AlertReceivers(pool, ports.get(TargetCheck), ports.get(AlertRules))
+
+        def endpoints() -> AlertEndpoints:
+            from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+
+            return ports.get(AlertReceivers)
+
+        ports.offer("tickwright.capabilities.operations.listings:Operations", listings)
+        ports.offer("tickwright.capabilities.operations.alerts.receivers:AlertReceivers", receivers)
+        ports.offer(AlertEndpoints, endpoints)
+        ports.offer("tickwright.capabilities.operations.snapshots:Snapshots", overview)
 
     async def start(self, context: Context) -> None:
         """Add alerting to every process; the outbox relay, retention and the overview to their roles."""
         from tickwright.capabilities.operations.alerts.alerting import Alerting
-        from tickwright.capabilities.operations.snapshots import Snapshots
         from tickwright.engine.leases import Leases, leases_source
 
         ports = context.ports
@@ -99,7 +114,10 @@ class OperationsPlugin(Plugin):
             context.count(relay_source(relay), leases_source([relay]))
             names = ("published", "retried", "dead")
             context.add_counters(relay=lambda: {name: getattr(relay.counters, name) for name in names})
-        if "api" in context.roles and context.callers is not None:  # on the pool of the loops, for the requests of all
+        if "api" in context.roles and context.callers is not None:
+            from tickwright.capabilities.operations.snapshots import Snapshots
+
+            # on the pool of the loops, for the requests of all
             context.run(context.callers.ports.put(Snapshots, ports.get(Snapshots)))
 
     async def examine(self, context: Context, alive: Mapping[str, int]) -> Sequence[Finding]:

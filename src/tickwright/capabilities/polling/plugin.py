@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.capabilities.polling.consumer.consumer import PollConsumer
+    from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
     from tickwright.capabilities.polling.relay.relay import PollRelay
+    from tickwright.capabilities.polling.service import PollingService
     from tickwright.engine.leases import Leases
     from tickwright.rest.gate import Gate
 
@@ -60,21 +62,26 @@ class PollingPlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer the service for callers, and the relay admin."""
-        from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
-        from tickwright.capabilities.polling.service import PollingService
-        from tickwright.engine.leases import Leases
-
         pool, ports, shards = context.pool, context.ports, context.settings.part(PollingSettings).relay_shards
-        ports.offer(
-            PollingService, lambda: PollingService(pool, events_to=ports.get(PollTransport).events, shards=shards)
-        )
-        ports.offer(
-            PollRelayAdmin,
-            lambda: PollRelayAdmin(pool, Leases(pool, owner="relay-admin"), ports.get(PollTransport).log),
-        )
+
+        def service() -> "PollingService":
+            from tickwright.capabilities.polling.service import PollingService
+
+            return PollingService(pool, events_to=ports.get(PollTransport).events, shards=shards)
+
+        def admin() -> "PollRelayAdmin":
+            from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
+            from tickwright.engine.leases import Leases
+
+            return PollRelayAdmin(pool, Leases(pool, owner="relay-admin"), ports.get(PollTransport).log)
+
+        ports.offer("tickwright.capabilities.polling.service:PollingService", service)
+        ports.offer("tickwright.capabilities.polling.relay.admin:PollRelayAdmin", admin)
 
     async def declare(self, context: Context) -> None:
         """Register the program's partners unless an operator has set them up, and set those of the TOML file."""
+        if not (context.registrations.have("CourierRegistry") or context.tables("partners")):
+            return
         from structlog import get_logger
 
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
@@ -89,11 +96,12 @@ class PollingPlugin(Plugin):
 
     async def start(self, context: Context) -> None:
         """Add the relays, the loops of the scheduler, and the consumer."""
-        from tickwright.capabilities.polling.service import SQL
         from tickwright.engine.leases import Leases
+        from tickwright.store.queries import load
 
+        sql = load("tickwright.capabilities.polling.sql", "trackers.sql")
         topic, leases = context.ports.get(PollTransport), context.ports.get(Leases)
-        await context.pool.execute(SQL["set_events_destination"], topic.events)
+        await context.pool.execute(sql["set_events_destination"], topic.events)
         relays = self._add_relays(context, leases, topic) if "relay" in context.roles else []
         if "scheduler" in context.roles:
             self._add_loops(context, leases, topic)

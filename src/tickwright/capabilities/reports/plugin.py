@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.reports.parts.listeners import PartWorker
     from tickwright.capabilities.reports.report_types import ReportTypes
     from tickwright.capabilities.reports.requests.store import Routes
+    from tickwright.capabilities.reports.service import ReportsService
     from tickwright.observe.metrics import Sample, Source
     from tickwright.rest.gate import Gate
 
@@ -71,11 +72,11 @@ class ReportsPlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer the service; its stores are opened at their first use, because most callers need no file."""
-        from tickwright.capabilities.reports.service import ReportResources, ReportsService
-
         ports = context.ports
 
-        def make() -> ReportsService:
+        def make() -> "ReportsService":
+            from tickwright.capabilities.reports.service import ReportResources, ReportsService
+
             exchange = ports.find(ReportTransport)
             resources = ReportResources(
                 routes_of(exchange),
@@ -86,10 +87,12 @@ class ReportsPlugin(Plugin):
             )
             return ReportsService(context.pool, resources)
 
-        ports.offer(ReportsService, make)
+        ports.offer("tickwright.capabilities.reports.service:ReportsService", make)
 
     async def declare(self, context: Context) -> None:
         """Register the program's report types that no operator has set, and set those of the TOML file."""
+        if not (context.registrations.have("ReportRegistry") or context.tables("report_types")):
+            return
         from tickwright.capabilities.reports.service import ReportsService
 
         types = context.ports.get(ReportsService).types
