@@ -6,6 +6,11 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
+
+ALERTS = "alert"
+"""The scheme of messages to receivers of alerts."""
+
+
 class AlertEndpoint:
     """The endpoint of one receiver; ``secrets`` sign, newest first, and are never shown."""
 

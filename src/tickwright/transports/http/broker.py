@@ -21,7 +21,7 @@ from tickwright.domain.signatures import sign
 from tickwright.domain.targets import WebTarget
 from tickwright.engine.tasks import TaskGroup
 from tickwright.outbound import GuardedBroker, check_message, excerpt, outcome_of
-from tickwright.ports.alerts import AlertEndpoints
+from tickwright.ports.alerts import ALERTS, AlertEndpoints
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import unix_seconds
 from tickwright.store.pool import UNAVAILABLE
@@ -55,7 +55,6 @@ BODY_READ_BYTES_MAX = 16 * 1024
 BODY_READ_S_MAX = 1.0
 CONNECT_SHARE = 0.9
 USER_AGENT = "Tickwright"
-ALERTS = "alert"
 
 _ACCEPTED = Accepted()
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")

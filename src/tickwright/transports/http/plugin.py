@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from tickwright.plugin import Context, Plugin
-from tickwright.ports.alerts import AlertEndpoints
+from tickwright.plugin.lazy_broker import LazyBroker
+from tickwright.ports.alerts import ALERTS, AlertEndpoints
 from tickwright.ports.broker import Broker
 
 
@@ -14,10 +15,19 @@ class HttpPlugin(Plugin):
 
     def brokers(self, context: Context) -> Sequence[Broker]:
         """Return the brokers of callbacks and of alert receivers."""
-        from tickwright.transports.http.broker import HttpBroker, ReceiverBroker
 
-        callbacks = HttpBroker(allow=context.settings.targets)
-        return callbacks, ReceiverBroker(callbacks, context.ports.get(AlertEndpoints))
+        def callbacks() -> Broker:
+            from tickwright.transports.http.broker import HttpBroker
+
+            return HttpBroker(allow=context.settings.targets)
+
+        def receivers() -> Broker:
+            from tickwright.transports.http.broker import ReceiverBroker
+
+            return ReceiverBroker(calls, context.ports.get(AlertEndpoints))
+
+        calls = LazyBroker(frozenset({"http", "https"}), callbacks)
+        return calls, LazyBroker(frozenset({ALERTS}), receivers)
 
 
 PLUGIN = HttpPlugin()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tickwright.plugin import Context, Plugin
+from tickwright.plugin.lazy_broker import LazyBroker
 from tickwright.ports.broker import Broker
 
 
@@ -13,9 +14,13 @@ class WebSocketPlugin(Plugin):
 
     def brokers(self, context: Context) -> Sequence[Broker]:
         """Return the broker of pushes."""
-        from tickwright.transports.websocket.broker import WebSocketBroker
 
-        return (WebSocketBroker(allow=context.settings.targets),)
+        def pushes() -> Broker:
+            from tickwright.transports.websocket.broker import WebSocketBroker
+
+            return WebSocketBroker(allow=context.settings.targets)
+
+        return (LazyBroker(frozenset({"ws", "wss"}), pushes),)
 
 
 PLUGIN = WebSocketPlugin()
