@@ -4,13 +4,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-
 ALERTS = "alert"
 """The scheme of messages to receivers of alerts."""
 
 
+@dataclass(frozen=True, slots=True)
 class AlertEndpoint:
     """The endpoint of one receiver; ``secrets`` sign, newest first, and are never shown."""
 
