@@ -20,7 +20,7 @@ from tickwright.process.node import open_node, roles_of
 from tickwright.store.migrate import migrate
 
 ANY = " "
-TYPES = first_line("capabilities.jobs", "task_types.sql", "list_types")
+PREFIXES = first_line("engine", "outbox.sql", "reserve_prefixes")
 REVISION = "CREATE TABLE tickwright.scheduled_tasks"
 CONFIG = """
 [task_types."from.file"]
@@ -111,7 +111,7 @@ async def test_a_start_that_is_cut_at_any_statement_says_that_the_database_does_
 async def test_a_role_whose_start_is_cut_is_one_line(database_url: str) -> None:
     """One, and no traceback, as where the database cannot be reached at all."""
     async with AnswerCuts(database_url) as cuts:
-        cuts.cut(TYPES, "unsent")
+        cuts.cut(PREFIXES, "unsent")
         env = environment(DATABASE_URL=cuts.url, METRICS_BIND="127.0.0.1:0")
         said = await asyncio.to_thread(tickwright, "worker", env=env)
     assert (cuts.made, said.code, said.out, said.err.count("\n")) == (1, 1, "", 1), said.err

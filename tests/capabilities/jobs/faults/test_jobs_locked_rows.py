@@ -221,7 +221,9 @@ async def test_a_stray_job_whose_row_is_locked_keeps_no_worker_from_claiming(app
         unknown = [await engine.insert("t") for _ in range(2)]
         assert len((await _claims(engine.pool, engine.session.token, 2)).rows) == 2
         async with _locking(app_role, unknown[:1]):
-            engine.worker.gate.unsure = True
+            async with engine.worker.gate._entering:  # a claim that is under way would find the job without settling
+                await engine.worker.gate._none_in_progress.wait()
+                engine.worker.gate.unsure = True
             await engine.insert("other")
             await eventually_async(lambda: _is_done(engine, "other"), 60, what="the worker claims")
             assert [(await engine.job(one))["status"] for one in unknown] == ["processing", "pending"]
