@@ -110,6 +110,8 @@ async def running_engine(
     engine.tasks = [asyncio.create_task(service.run()) for service in (session, worker, connection)]
     try:
         await eventually_async(lambda: worker.last_tick_age_s() is not None, what="first claim")
+        if direct and worker.claimer._turns.listens():
+            await eventually_async(lambda: worker.wakeup.works, what="it listens")
         yield engine
     finally:
         await worker.stop()

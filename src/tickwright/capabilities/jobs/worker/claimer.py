@@ -147,6 +147,8 @@ class Claimer:
         """Claim until stopped."""
         self._started = True
         self._over.clear()
+        if self._turns.listens():  # also a worker that never sleeps hears of cancels and changed types
+            await self._wakeup.listen()
         try:
             while not self._stopping:
                 try:
