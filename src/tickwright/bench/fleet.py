@@ -116,7 +116,13 @@ class _Fleet:
     def _wait_registered(self, processes: "Sequence[subprocess.Popen[bytes]]") -> None:
         pids = {process.pid for process in processes}
         names = "SELECT array_agg(split_part(name, ':', -1)::integer) FROM tickwright.workers WHERE lost_at IS NULL"
-        wait_until(lambda: pids <= set(self._ground.one(names) or []), 120, "workers to register", check_s=0.2)
+
+        def there() -> bool:
+            if any(process.poll() is not None for process in processes):
+                raise RuntimeError((self._ground.folder / f"worker{self._ground.started}.out").read_text()[-2000:])
+            return pids <= set(self._ground.one(names) or [])
+
+        wait_until(there, 120, "workers to register", check_s=0.2)
 
     def grow(self, workers: int) -> None:
         """Start more workers, a few at a time."""
@@ -206,9 +212,9 @@ class _Fleet:
     def correctness(self) -> Figures:
         """Return the figures that have to be zero."""
         events = self._ground.events()
-        runs = Counter(event[1] for event in events)
+        attempts = Counter((event[1], event[4]) for event in events)  # a killed worker's jobs have a second attempt
         return {
             "early": sum(float(event[2]) < 0 for event in events),
-            "lost": self._inserted - len(runs),
-            "duplicates": sum(count - 1 for count in runs.values()),
+            "lost": self._inserted - len({event[1] for event in events}),
+            "duplicates": sum(count - 1 for count in attempts.values()),
         }

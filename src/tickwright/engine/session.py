@@ -160,12 +160,10 @@ class WorkerSession(LoopService):
     @asynccontextmanager
     async def _own_connection(self) -> AsyncIterator[Connection]:
         """Yield the process's direct connection; while there is none, one of the pool that only the session uses."""
-        if self._direct.works:
-            async with self._direct.lent() as direct:
-                if direct is not None:
-                    await self._drop_connection()
-                    yield direct
-                    return
+        async with self._direct.lent() as direct:
+            if direct is not None:
+                yield direct
+                return
         if self._connection is not None and _is_gone(self._connection):
             await self._drop_connection()
         if self._connection is None:
@@ -216,6 +214,8 @@ class WorkerSession(LoopService):
         return self._renewed_s + self.terms.renew_every.total_seconds()
 
     async def _tick(self) -> None:
+        if self._direct.works:
+            await self._drop_connection()  # it was for the time before
         self._search_table_locks()
         if not self._token:
             await self.open()

@@ -38,7 +38,7 @@ CONNECT_TIMEOUT_S = 10
 FAR_CONNECT_TIMEOUT_S = 30
 """For a single server: a connection takes six round trips, and there is no other server to try."""
 BESIDE_TIMEOUT_S = 2.0
-IDLE_S = 30.0
+IDLE_S = 5.0
 """After which a connection of a pool is closed: an idle process needs one at the most."""
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
