@@ -86,7 +86,7 @@ async def _taken_after_a_release(url: str) -> None:
     assert other is not None
     leases = Leases(pool, owner="one", terms=LONG)
     session = WorkerSession(pool, name="one", roles=[], version="0", terms=SHORT)
-    session.tell_free_leases(leases)
+    session.on_beat(leases.read_free)
     began = asyncio.Event()
 
     async def body(lease: Lease) -> None:
@@ -120,3 +120,26 @@ async def test_the_suite_notices_heartbeats_that_do_not_tell(
     monkeypatch.setattr("kit.waiting.PATIENCE", 0.3)
     with pytest.raises(AssertionError, match="it has the lease"):
         await _taken_after_a_release(database_url)
+
+
+async def test_a_locked_table_of_leases_costs_no_session(database_url: str) -> None:
+    """Heartbeats read it beside the renewal: a process keeps its jobs, whatever happens to the leases."""
+    pool = await open_pool(database_url)
+    leases = Leases(pool, owner="one", terms=LONG)
+    session = WorkerSession(pool, name="one", roles=[], version="0", terms=SHORT)
+    session.on_beat(leases.read_free)
+    waiting = asyncio.create_task(leases.wait_until_free("work", LONG, asyncio.Event()))
+    await session.open()
+    token, task, beside = session.token, asyncio.create_task(session.run()), await connect(database_url)
+    async with beside.transaction():
+        await beside.execute("LOCK TABLE tickwright.job_config IN ACCESS EXCLUSIVE MODE")
+        for _ in range(4):  # longer than the lease
+            renewed_s = session._renewed_s
+            await eventually_async(lambda: session._renewed_s > renewed_s, what="a renewal")  # noqa: B023  awaited here
+        assert session.token == token
+        assert session.holds()
+    waiting.cancel()
+    await session.stop()
+    await task
+    await beside.close()
+    await asyncio.wait_for(pool.close(), 10)

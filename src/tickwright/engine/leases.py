@@ -261,8 +261,14 @@ class Leases:
         """The leases that loops of this process wait for."""
         return [*self._waiting]
 
+    async def read_free(self, connection: Connection) -> Callable[[], None]:
+        """Read which of the wanted leases are free: work of a heartbeat, see ``Session.on_beat``."""
+        wanted = self.wanted
+        rows = await connection.fetch(SQL["free_leases"], wanted) if wanted else []
+        return lambda: self.note_free([row["name"] for row in rows])
+
     def note_free(self, names: Sequence[str]) -> None:
-        """Wake the loops that wait for these leases; called with each heartbeat of the process's session."""
+        """Wake the loops that wait for these leases."""
         self._is_told = True
         for name in names:
             if name in self._waiting:

@@ -29,7 +29,6 @@ import structlog
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.facts import Facts
-from tickwright.engine.leases import Leases
 from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
 from tickwright.engine.wakeup.connection import DirectConnection
@@ -81,7 +80,6 @@ class WorkerSession(LoopService):
         self._gates: list[Gate] = []
         self._groups: dict[str, Callable[[], bool]] = {}
         self._places: dict[str, Place] = {}
-        self._leases: Leases | None = None
         self._beside: dict[str, asyncio.Task[None]] = {}
         self._table_locks = TableLocks(pool)
         self._is_far = False
@@ -138,10 +136,6 @@ class WorkerSession(LoopService):
         self._note_places(row)
         self._token, self._renewed_s, self._expiry_s = row["id"], sent_s, sent_s
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
-
-    def tell_free_leases(self, leases: Leases) -> None:
-        """Tell ``leases`` with each heartbeat which of those that it waits for are free."""
-        self._leases = leases
 
     def _joined(self) -> list[str]:
         return [group for group, joins in self._groups.items() if joins()]
@@ -290,8 +284,7 @@ class WorkerSession(LoopService):
         return True
 
     def _renewal(self) -> tuple[Any, ...]:
-        wanted = [] if self._leases is None else self._leases.wanted
-        values = self._token, self.terms.ttl, self._facts_json(), self._name, self._joined(), ROUND_S, wanted
+        values = self._token, self.terms.ttl, self._facts_json(), self._name, self._joined(), ROUND_S
         return _SQL["renew_session"], *values
 
     async def _note_renewal(self, row: Any, sent_s: float) -> None:
@@ -302,8 +295,6 @@ class WorkerSession(LoopService):
         self._renewed_s = sent_s
         record_database_time(row["now_s"])
         self._note_places(row)
-        if self._leases is not None:
-            self._leases.note_free(row["free_leases"])
         if row["drain"]:
             self.drain_requested.set()
         if not row["timeline_known"]:

@@ -5,8 +5,10 @@ requests cannot delay the renewal of a lease.
 """
 
 import asyncio
+import errno
 import os
 import platform
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from tickwright import __version__
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import LeasedService, Leases
 from tickwright.engine.outbox.table import reserve_prefixes
@@ -24,6 +26,7 @@ from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.observe.logs import know_secret
 from tickwright.plugin import Context, Registrations, Settings
+from tickwright.plugin.settings import Bind
 from tickwright.ports.broker import Brokers
 from tickwright.process.database import Database, translated
 from tickwright.process.health import HealthServer
@@ -33,13 +36,13 @@ from tickwright.process.installation import (
     open_installation,
     provide,
 )
-from tickwright.process.listening import listen
 from tickwright.process.ownership import OwnershipCheck
 from tickwright.process.plugins import API_ROLE, PLUGINS, ROLES, check_roles
 from tickwright.process.signals import stop_on_signals
 from tickwright.process.supervisor import Supervised, Supervisor
 from tickwright.process.watching import Watch
-from tickwright.store.pool import Pool, open_pool
+from tickwright.rest.listener import bind
+from tickwright.store.pool import FAR_CONNECT_TIMEOUT_S, Pool, open_pool
 
 if TYPE_CHECKING:  # only a process with the role api needs the framework
     from tickwright.process.serving import ApiService
@@ -169,7 +172,7 @@ def _context(settings: Settings, roles: tuple[str, ...], installation: Installat
     context.facts = session.facts
     context.ports.put(WorkerSession, session)
     leases = context.ports.put(Leases, Leases(pool, owner=name, terms=terms))
-    session.tell_free_leases(leases)
+    session.on_beat(leases.read_free)
     provide(context)
     context.ports.get(Brokers)  # a mistake in their settings ends the start
     for plugin in PLUGINS:
@@ -192,7 +195,8 @@ def _build(
         metrics=watch.page.render,
         limits=settings.probes_listener,
     )
-    services = [Supervised(one) for one in (context.ports.get(DirectConnection), session, *context.services)]
+    direct = Supervised(context.ports.get(DirectConnection), 2 * FAR_CONNECT_TIMEOUT_S)  # it ticks between tries
+    services = [direct, *(Supervised(one) for one in (session, *context.services))]
     services += [Supervised(api)] if api is not None else []
     services += [Supervised(one, _tick_within_s(one)) for one in context.leased]
     supervisor = Supervisor(
@@ -223,3 +227,28 @@ def _health_bind(settings: Settings, *, any_port: bool) -> str:
     with probe:
         host, port = probe.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen(at: Bind, *, or_any: bool = False) -> socket.socket:
+    """Return a listening socket; with ``or_any`` at a free port if the wanted one is taken.
+
+    Raises:
+        Unavailable: ``address_in_use``. Retry, or choose another port.
+        Rejected: ``address_unusable``: no such host here, or no right to the port. Permanent.
+    """
+    try:
+        return _bind(at)
+    except Unavailable:
+        if not or_any:
+            raise
+    return _bind(Bind(at.host, 0))
+
+
+def _bind(at: Bind) -> socket.socket:
+    try:
+        return bind(at.host, at.port)
+    except (OSError, UnicodeError) as error:  # the latter for an invalid host name
+        reason = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise Unavailable("address_in_use", f"cannot listen at {at}: {reason}") from error
+        raise Rejected("address_unusable", f"cannot listen at {at}: {reason}") from error

@@ -55,7 +55,7 @@ async def check_a_slow_claim_costs_no_lease(world: BatchWorld, folder: Path, kin
     statements = session_module._SQL
     async with _claim_under_way(world, folder, kind) as (beside, token):
         try:
-            assert await beside.fetchrow(statements["renew_session"], token, LONG.ttl, "{}", "test", [], 4.0, [])
+            assert await beside.fetchrow(statements["renew_session"], token, LONG.ttl, "{}", "test", [], 4.0)
         except LockNotAvailableError:
             raise AssertionError(f"a claim delays the renewal of its own session: {kind}") from None
         try:
@@ -105,7 +105,7 @@ async def check_a_slow_settling_costs_no_lease(database_url: str) -> None:
 
         async def release(_connection: Connection, owner: int) -> int:
             try:
-                assert await beside.fetchrow(statements["renew_session"], owner, LONG.ttl, "{}", "test", [], 4.0, [])
+                assert await beside.fetchrow(statements["renew_session"], owner, LONG.ttl, "{}", "test", [], 4.0)
             except LockNotAvailableError:
                 raise AssertionError("a settling delays the renewal of its own session") from None
             await beside.execute("UPDATE tickwright.workers SET lease_until = 'epoch' WHERE id = $1", owner)

@@ -40,6 +40,11 @@ UPDATE tickwright.job_config j SET lease_until = clock_timestamp() + ours.ttl FR
  WHERE j.job_name = ours.job_name AND j.job_name = ANY ($1::text[])
 RETURNING j.job_name;
 
+-- name: free_leases
+-- Which of the leases $1 can be taken. Index: job_config_pkey.
+SELECT u.name FROM unnest($1::text[]) AS u (name) LEFT JOIN tickwright.job_config c ON c.job_name = u.name
+ WHERE c.job_name IS NULL OR NOT c.running OR coalesce(c.lease_until, '-infinity') < clock_timestamp();
+
 -- name: lock_lease
 -- First statement of every protected transaction; no row: the lease is lost. A takeover waits for this transaction or comes before it. A
 -- renewal changes no key and passes, so the transaction may last longer than the lease. PostgreSQL ends a transaction that idles in it

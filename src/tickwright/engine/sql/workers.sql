@@ -22,9 +22,9 @@ SELECT me.id, $1, $2, $3, clock_timestamp() + $4::interval, $5, me.work_groups F
 RETURNING id, date_part('epoch', clock_timestamp()) AS now_s, (SELECT places::text FROM places) AS places, (SELECT round FROM me) AS round;
 
 -- name: renew_session
--- Extend a session's lease, unless it was declared lost or the timeline has changed; return when the next other lease expires, its places in rounds of
--- $6 seconds, and which of the leases $7 are free. After a restore in place a token may be issued again: only the process whose name is in the row
--- renews it. Indexes: workers_pkey, job_config_pkey.
+-- Extend a session's lease, unless it was declared lost or the timeline has changed; return when the next other lease expires, and its places in
+-- rounds of $6 seconds. After a restore in place a token may be issued again: only the process whose name is in the row renews it. It reads no
+-- other table, so that a lock on another one costs no session. Index: workers_pkey.
 WITH me AS MATERIALIZED (
   SELECT $1::bigint AS id, $5::text[] AS work_groups, floor(date_part('epoch', now()) / $6)::bigint AS round
 ), {places}
@@ -35,9 +35,7 @@ RETURNING w.drain_requested_at IS NOT NULL AS drain,
           date_part('epoch', clock_timestamp()) AS now_s, tickwright.timeline_is_known() AS timeline_known,
           (SELECT date_part('epoch', min(o.lease_until)) FROM tickwright.workers o
             WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s,
-          (SELECT places::text FROM places) AS places, (SELECT round FROM me) AS round,
-          ARRAY (SELECT u.name FROM unnest($7::text[]) AS u (name) LEFT JOIN tickwright.job_config c ON c.job_name = u.name
-                  WHERE c.job_name IS NULL OR NOT c.running OR coalesce(c.lease_until, '-infinity') < clock_timestamp()) AS free_leases;
+          (SELECT places::text FROM places) AS places, (SELECT round FROM me) AS round;
 
 -- name: hold_session
 -- First statement of a heartbeat's work and of the release of unknown claims: the session is not lost, and cannot be declared lost before the

@@ -8,7 +8,7 @@ the connection opens and when it ends; they check for work then, and poll while 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,7 @@ _log = structlog.get_logger("tickwright.wakeup")
 
 Take = Callable[[str], None]
 """Called with the payload of each notification of a channel."""
+Change = Callable[[Connection, Iterable[tuple[str, Take]]], Awaitable[None]]
 
 
 class DirectConnection(LoopService):
@@ -115,18 +116,25 @@ class DirectConnection(LoopService):
         """Listen to channels, now or as soon as the connection is open."""
         async with self._using:
             self._listeners += channels.items()
-            if self._connection is not None:
-                with suppress(*UNAVAILABLE):  # a connection that ends is opened again, with these channels
-                    await _listen(self._connection, channels.items())
+            await self._change(_listen, channels)
 
     async def unlisten(self, channels: Mapping[str, Take]) -> None:
         """End what :meth:`listen` began."""
         async with self._using:
             for listener in channels.items():
                 self._listeners.remove(listener)
-            if self._connection is not None:
-                with suppress(*UNAVAILABLE):
-                    await _unlisten(self._connection, channels.items())
+            await self._change(_unlisten, channels)
+
+    async def _change(self, change: Change, channels: Mapping[str, Take]) -> None:
+        """Change what an open connection listens to. One that does not answer is opened again, with all channels."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            async with asyncio.timeout(QUERY_S):
+                await change(connection, channels.items())
+        except UNAVAILABLE:
+            connection.terminate()
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
         """Return one value; ``None`` while the connection is not open."""

@@ -3,8 +3,8 @@
 A claim reaches a fifth of a second ahead, so that each job starts at its instant without polling. While claims find
 jobs, the next one follows at once, as far as slots and limits allow. Then the worker sleeps.
 
-A worker that is alone sleeps until the next due instant, which each claim returns, comes into reach, at most one
-second; an insert that is due earlier wakes it. Workers that run the same types take turns, and the one that listens is
+A worker that is alone sleeps until the next due instant, which each claim returns, comes into reach, at most two
+seconds; an insert that is due earlier wakes it. Workers that run the same types take turns, and the one that listens is
 also woken by inserts that are due before the next turn: see :mod:`tickwright.engine.wakeup.turns`.
 """
 

@@ -1,6 +1,6 @@
 -- Every idle worker was notified of every job and made the same claim, so a job cost transactions for each worker. Sessions now name their groups:
 -- processes of a group take turns at looking for work, and one of them at a time listens. An insert notifies of a job that is due sooner than the
--- next turn; of a later one only while somebody sleeps longer than that: who does holds the lock (7313, 5). See docs/adr/0033. A worker of the release
+-- next turn; of a later one only while a worker sleeps longer than that, which then holds the lock (7313, 5). See docs/adr/0033. A worker of the release
 -- before, which does not hold it, finds a job that is inserted less than 1.5 s ahead by its poll, a second at most.
 -- Forward on a live system: a column with a default is added, no row is read.
 ALTER TABLE tickwright.workers ADD COLUMN work_groups text[] NOT NULL DEFAULT '{}';
