@@ -63,7 +63,7 @@ async def _insert_round(pool: Pool) -> list[int]:
     """Insert jobs that come due one after the other while they are cancelled."""
     rows = await pool.fetch(
         "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
-        "SELECT clock_timestamp() + n * interval '1 millisecond', 'race' FROM generate_series(1, $1) n RETURNING id",
+        "SELECT clock_timestamp() + n * interval '1.5 milliseconds', 'race' FROM generate_series(1, $1) n RETURNING id",
         ROUND,
     )
     return [row["id"] for row in rows]
