@@ -1,18 +1,33 @@
-"""``tickwright bench callbacks``: signed HTTP callbacks from one worker to a receiver in another process."""
+"""``tickwright bench callbacks``: signed HTTP callbacks from one worker to a receiver in another process.
+
+They are compared with a bare loop of aiohttp in a process of its own: the same receiver, body and connections, the same
+event loop, and nothing else: no database, no signature, no guards.
+"""
 
 import argparse
 import asyncio
 import multiprocessing
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
+import aiohttp
 import uvloop
 
 from tickwright.bench.ground import Ground
 from tickwright.bench.jobs import SQL, let_drain
 from tickwright.bench.report import Figures, median, run_bench
 
-BARS = {"callbacks_per_s": "≥ 5,000"}
+BARS = {"callbacks_per_s": "≥ 5,000", "share_of_bare": "≥ 0.5"}
+BARE_CALLERS = 100
+BODY = b'{"carrier": "dhl", "shipment_id": 12345}'
+HEADERS = {
+    "user-agent": "Tickwright",
+    "accept-encoding": "identity",
+    "content-type": "application/json",
+    "webhook-id": "12345",
+    "webhook-timestamp": "1700000000",
+}
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
 
@@ -33,13 +48,54 @@ def _measure(ground: Ground, options: argparse.Namespace, say: Callable[[str], N
     receiver.start()
     port = ours.recv()
     try:
-        rates = [_one_run(ground, options.jobs, port) for _ in range(options.runs)]
+        bare, rates = [], []
+        for _ in range(options.runs):
+            bare.append(_bare(options.jobs, port))
+            rates.append(_one_run(ground, options.jobs, port))
+        say(f"a bare loop's requests a second: {[round(rate) for rate in bare]}")
         say(f"callbacks a second: {[round(rate) for rate in rates]}")
         ours.send("count")
-        return {"callbacks_per_s": median(rates), "received": ours.recv(), "sent": options.jobs * options.runs}
+        return {
+            "bare_per_s": median(bare),
+            "callbacks_per_s": median(rates),
+            "share_of_bare": median([ours / theirs for ours, theirs in zip(rates, bare, strict=True)]),
+            "received": ours.recv(),
+            "sent": 2 * options.jobs * options.runs,
+        }
     finally:
         receiver.kill()
         receiver.join()
+
+
+def _bare(requests: int, port: int) -> float:
+    """Return requests a second of a bare loop, in a process of its own as the worker is."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_send_bare, args=(theirs, requests, port), daemon=True)
+    process.start()
+    try:
+        return float(ours.recv())
+    finally:
+        process.kill()
+        process.join()
+
+
+def _send_bare(pipe: Connection, requests: int, port: int) -> None:
+    pipe.send(uvloop.run(_requests_per_s(requests, f"http://127.0.0.1:{port}/hook")))
+
+
+async def _requests_per_s(requests: int, url: str) -> float:
+    left = iter(range(requests))
+    connector = aiohttp.TCPConnector(limit=BARE_CALLERS)
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+
+        async def caller() -> None:
+            for _ in left:
+                async with session.post(url, data=BODY, headers=HEADERS) as response:
+                    await response.read()
+
+        started = time.perf_counter()
+        await asyncio.gather(*(caller() for _ in range(BARE_CALLERS)))
+        return requests / (time.perf_counter() - started)
 
 
 def _one_run(ground: Ground, jobs: int, port: int) -> float:

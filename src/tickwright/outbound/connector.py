@@ -425,6 +425,7 @@ class GuardedBroker:
         middlewares: Sequence[ClientMiddlewareType] = (),
     ) -> None:
         self._allow, self._connections_max = allow, connections_max
+        self._target = functools.lru_cache(maxsize=4096)(self._checked_target)
         self._sessions = GuardedSessions(
             allow=allow, connections_max=connections_max, resolver=resolver, tls=tls, middlewares=middlewares
         )
@@ -441,7 +442,7 @@ class GuardedBroker:
         """Close all connections. Repeated calls are harmless."""
         await self._sessions.aclose()
 
-    def _target(self, destination: str) -> WebTarget:
+    def _checked_target(self, destination: str) -> WebTarget:
         target = parse_target(destination)
         if not isinstance(target, WebTarget) or target.scheme not in self.schemes:
             raise Rejected("invalid_target", self.other_target)

@@ -161,7 +161,8 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 @lru_cache(maxsize=1024)
-def _name_allowed(name: str) -> bool:
+def _name_allowed(written: str) -> bool:
+    name = written.lower()
     return name in _ALLOWED or bool(_ALLOWED_PREFIX.fullmatch(name) and not _FORBIDDEN_PREFIX.fullmatch(name))
 
 
@@ -175,7 +176,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
     if len(headers) > HEADERS_MAX:
         raise Rejected("invalid_header", f"A message carries at most {HEADERS_MAX} headers.")
     for name, value in headers.items():
-        if not _name_allowed(name.lower()):
+        if not _name_allowed(name):
             message = f"The header {name[:80]!r} cannot be set; allowed are tickwright-*, x-*, ce-* and tracing."
             raise Rejected("header_not_allowed", message)
         if len(value) > HEADER_VALUE_CHARS_MAX or not _VALUE.fullmatch(value):

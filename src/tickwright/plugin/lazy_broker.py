@@ -1,6 +1,7 @@
 """A broker whose code is loaded with its first use: most processes never call an HTTP receiver."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from tickwright.ports.broker import Broker, Message, Outcome
 
@@ -28,9 +29,9 @@ class LazyBroker:
         """Raise ``Rejected`` if ``destination`` can never be delivered to. No I/O."""
         self.broker.check(destination)
 
-    async def publish(self, message: Message) -> Outcome:
+    def publish(self, message: Message) -> Coroutine[Any, Any, Outcome]:
         """Send one message."""
-        return await self.broker.publish(message)
+        return self.broker.publish(message)  # no coroutine of our own: this is called for each callback
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
         """Send several; one outcome per message, in order."""

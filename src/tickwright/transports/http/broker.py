@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -121,16 +122,26 @@ def _headers(message: Message) -> dict[str, str]:
     return headers
 
 
+@lru_cache(maxsize=4096)
+def _url(text: str) -> URL:
+    return URL(text, encoded=True)
+
+
+@lru_cache(maxsize=1024)
+def _timeout(total: timedelta) -> aiohttp.ClientTimeout:
+    total_s = total.total_seconds()
+    return aiohttp.ClientTimeout(total=total_s, connect=total_s * CONNECT_SHARE, ceil_threshold=math.inf)
+
+
 async def _post(
     session: aiohttp.ClientSession, target: WebTarget, message: Message, headers: dict[str, str]
 ) -> Outcome:
-    total_s = message.timeout.total_seconds()
     response = await session.post(
-        URL(target.url, encoded=True),
+        _url(target.url),
         data=message.body,
         headers=headers,
         allow_redirects=False,
-        timeout=aiohttp.ClientTimeout(total=total_s, connect=total_s * CONNECT_SHARE, ceil_threshold=math.inf),
+        timeout=_timeout(message.timeout),
     )
     try:
         if response.connection is None and response.status // 100 == 2:
