@@ -70,7 +70,9 @@ def _measure(ground: Ground, options: argparse.Namespace, say: Callable[[str], N
 def _bare(requests: int, port: int) -> float:
     """Return requests a second of a bare loop, in a process of its own as the worker is."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_send_bare, args=(theirs, requests, port), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_send_bare, args=(theirs, requests, port), daemon=True
+    )
     process.start()
     try:
         return float(ours.recv())

@@ -412,7 +412,7 @@ UNAVAILABLE_S = 1.0
 UNARMED_S = 1.0
 """The longest rest of a loop that wants notifications and gets none, because an insert is in progress for example."""
 APART = 0.2
-"""The share by which a rest may be shorter: loops that began together would each need a connection at the same time."""
+"""The share by which the longest rest may be shorter: else loops that began together each need a connection at once."""
 TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
 """Terms of an ordinary loop's lease: another process takes over within 20 s."""
 
@@ -465,9 +465,11 @@ class LeasedRounds(LeasedService):
                 rest_s = UNAVAILABLE_S
             self.tick()
             rest_s = min(max(rest_s, 0.0), self._rest_max_s)
+            if rest_s == self._rest_max_s:
+                rest_s *= 1 - APART * random_unit()
             if self._armed is not None:
                 rest_s = await self._armed_rest_s(self._armed, rest_s)
-            await self.wait_for_work(rest_s * (1 - APART * random_unit()))
+            await self.wait_for_work(rest_s)
 
     @staticmethod
     async def _armed_rest_s(armed: ArmedWakeup, rest_s: float) -> float:

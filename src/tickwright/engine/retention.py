@@ -16,8 +16,8 @@ from tickwright.store.queries import load
 LEASE = "upkeep"
 TERMS = LeaseTerms(ttl=timedelta(seconds=90), margin=timedelta(seconds=10))
 """Terms of every retention lease: a round may take long, and the next one is not urgent."""
-EVERY = timedelta(seconds=30)
-"""The pause when nothing is left to delete, at most a third of the lease's length."""
+EVERY_S = 60.0
+"""The pause when nothing is left to delete."""
 BATCH = 1000
 BATCHES_MAX = 100
 
@@ -46,7 +46,7 @@ class Retention:
     async def round(self, lease: HeldLease) -> float:
         """Apply every rule once; return in how many seconds to call it again, 0 when more is left."""
         more = [await self.delete_old(lease, query, age) for query, age in self._rules]
-        return 0.0 if any(more) else EVERY.total_seconds()
+        return 0.0 if any(more) else EVERY_S
 
     async def delete_old(self, lease: HeldLease, query: str, *arguments: object) -> bool:
         """Run a query (last argument: the batch size) until a batch is not full; return whether more is left."""

@@ -3,9 +3,9 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import asyncpg
 import structlog
@@ -240,10 +240,25 @@ def _is_of_arguments(error: asyncpg.InterfaceError) -> bool:
     return isinstance(error, ValueError) or str(error).startswith("the server expects")
 
 
+FIRST_OID_OF_USERS = 16384
+"""Types below it are the same on every server."""
+_Introspected = tuple[Sequence[Any], Any]
+_builtin_types: dict[frozenset[int], _Introspected] = {}
+
+
 class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
     """A connection whose statements obey :func:`tickwright.store.bounds.within`."""
 
     __slots__ = ()
+
+    async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> _Introspected:
+        """Remember what built-in arrays consist of: else each new connection asks the server, in three statements."""
+        wanted = frozenset(typeoids)
+        if (known := _builtin_types.get(wanted)) is None:
+            known = await super()._introspect_types(typeoids, timeout)
+            if max(wanted) < FIRST_OID_OF_USERS:
+                _builtin_types[wanted] = known[0], _NAMED
+        return known
 
     async def execute(self, *args: Any, timeout: float | None = None) -> Any:
         return await _run_statement(super().execute, *args, timeout=timeout)
@@ -259,6 +274,15 @@ class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the drive
 
     async def fetchval(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
         return await _run_statement(super().fetchval, *args, timeout=timeout, **more)
+
+
+class _NamedStatement(NamedTuple):
+    """Tells the driver that no statement without a name was prepared meanwhile."""
+
+    name: str = "none"
+
+
+_NAMED = _NamedStatement()
 
 
 class _PoolerConnection(_BoundedConnection):

@@ -118,6 +118,7 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.retention import BatchRetention
         from tickwright.domain.leases import LeaseTerms
         from tickwright.engine.leases import TERMS, LeasedRounds, Leases
+        from tickwright.engine.retention import EVERY_S
         from tickwright.engine.retention import TERMS as UPKEEP
         from tickwright.engine.wakeup.connection import DirectConnection
         from tickwright.engine.wakeup.listener import WakeupListener
@@ -126,14 +127,11 @@ class BatchesPlugin(Plugin):
         wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
         ttl = mine.lock_at_most_for
         locked = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), mine.lock_at_least_for)
-        rest_max_s = min(10.0, ttl.total_seconds() / 4)
         producer, checker, woken = Producer(), Checker(), wakeups.subscribe
         context.run_leased(
-            LeasedRounds(
-                "campaign-producer", leases, producer.round, terms=locked, wakeup=woken(), rest_max_s=rest_max_s
-            ),
+            LeasedRounds("campaign-producer", leases, producer.round, terms=locked, wakeup=woken()),
             LeasedRounds("campaign-checker", leases, checker.round, terms=TERMS, wakeup=woken()),
-            LeasedRounds("campaign-upkeep", leases, BatchRetention().round, terms=UPKEEP, rest_max_s=30),
+            LeasedRounds("campaign-upkeep", leases, BatchRetention().round, terms=UPKEEP, rest_max_s=EVERY_S),
         )
         context.count(scheduler_source(producer, checker))
 

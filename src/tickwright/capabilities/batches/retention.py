@@ -6,7 +6,7 @@ an execution is deleted last, so the next round goes on where a round was interr
 
 from datetime import timedelta
 
-from tickwright.engine.retention import EVERY, Retention
+from tickwright.engine.retention import EVERY_S, Retention
 from tickwright.ports.session import HeldLease
 from tickwright.store.queries import load
 
@@ -46,7 +46,7 @@ class BatchRetention(Retention):
             if left <= 0 or not lease.holds():
                 return 0.0
             await self.execute(lease, "delete_execution", row["id"])
-        return 0.0 if len(old) == EXECUTIONS_MAX else EVERY.total_seconds()
+        return 0.0 if len(old) == EXECUTIONS_MAX else EVERY_S
 
     async def _empty(self, lease: HeldLease, query: str, execution_id: int, left: int) -> int:
         """Delete an execution's rows; return how many deletions are left in this round, 0 where some rows may be."""

@@ -101,7 +101,7 @@ class FanoutPlugin(Plugin):
         from tickwright.capabilities.fanout.scheduler.publisher import Publisher
         from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
         from tickwright.engine.leases import LeasedRounds, Leases
-        from tickwright.engine.retention import TERMS
+        from tickwright.engine.retention import EVERY_S, TERMS
         from tickwright.engine.wakeup.connection import DirectConnection
         from tickwright.engine.wakeup.listener import WakeupListener
         from tickwright.ports.ids import random_token
@@ -121,8 +121,8 @@ class FanoutPlugin(Plugin):
         scheduler = FanoutScheduler(pool, publisher, gates=enabled.get, wakeups=wakeups)
         context.run(scheduler)
         context.count(scheduler.samples)
-        loop = LeasedRounds("fanout-upkeep", ports.get(Leases), FanoutRetention().round, terms=TERMS, rest_max_s=30)
-        context.run_leased(loop)
+        leases, work = ports.get(Leases), FanoutRetention().round
+        context.run_leased(LeasedRounds("fanout-upkeep", leases, work, terms=TERMS, rest_max_s=EVERY_S))
 
     async def _add_consumer(self, context: Context) -> None:
         from tickwright.capabilities.fanout.consumer.consumer import ConsumerReporter, FanoutConsumer, called

@@ -6,7 +6,7 @@ import asyncpg
 import structlog
 
 from tickwright.capabilities.jobs.queries import with_claim_ranges
-from tickwright.engine.retention import BATCH, EVERY, Retention
+from tickwright.engine.retention import BATCH, EVERY_S, Retention
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
@@ -44,7 +44,7 @@ class JobRetention(Retention):
             await self.delete_old(lease, "delete_dead_jobs", DEAD_LETTERS_KEPT),
             await self.delete_old(lease, "delete_keys", KEYS_KEPT),
         ]
-        return 0.0 if any(more) else EVERY.total_seconds()
+        return 0.0 if any(more) else EVERY_S
 
     async def _make_days(self, lease: HeldLease) -> None:
         async with lease.transaction() as connection:

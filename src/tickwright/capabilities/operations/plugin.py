@@ -99,12 +99,11 @@ class OperationsPlugin(Plugin):
         if "scheduler" in context.roles:
             from tickwright.capabilities.operations.actions import operations_retention
             from tickwright.engine.leases import LeasedRounds
-            from tickwright.engine.retention import EVERY, LEASE, TERMS, RetentionRounds, engine_retention
+            from tickwright.engine.retention import EVERY_S, LEASE, TERMS, RetentionRounds, engine_retention
 
             context.retain(engine_retention(), operations_retention())
             rounds = RetentionRounds(context.retention)
-            rest_max_s = EVERY.total_seconds()
-            context.run_leased(LeasedRounds(LEASE, leases, rounds.round, terms=TERMS, rest_max_s=rest_max_s))
+            context.run_leased(LeasedRounds(LEASE, leases, rounds.round, terms=TERMS, rest_max_s=EVERY_S))
         if "relay" in context.roles:
             from tickwright.engine.outbox.relay import OutboxRelay, relay_source
             from tickwright.engine.wakeup.connection import DirectConnection

@@ -122,7 +122,9 @@ class PollingPlugin(Plugin):
         from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
         from tickwright.capabilities.polling.wheels.loops import (
             INTAKE_CHANNEL,
+            INTAKE_IDLE_S,
             INTAKE_LOCK,
+            SELECTED_EVERY_S,
             Corrector,
             Registrar,
             Selector,
@@ -134,11 +136,16 @@ class PollingPlugin(Plugin):
         shards = context.settings.part(PollingSettings).relay_shards
         intake = ArmedWakeup(context.ports.get(DirectConnection), channel=INTAKE_CHANNEL, lock=INTAKE_LOCK)
         rounds = {
-            "selector": Selector(shards=shards).round,
             "corrector": Corrector(topic.events).round,
             "freshness": FreshnessJudge().round,
         }
-        context.run_leased(LeasedRounds("registrar", leases, Registrar().round, terms=TERMS, armed=intake))
+        select = Selector(shards=shards).round
+        context.run_leased(LeasedRounds("selector", leases, select, terms=TERMS, rest_max_s=SELECTED_EVERY_S))
+        context.run_leased(
+            LeasedRounds(
+                "registrar", leases, Registrar().round, terms=TERMS, armed=intake, rest_max_s=INTAKE_IDLE_S
+            ),
+        )
         context.run_leased(*(LeasedRounds(name, leases, work, terms=TERMS) for name, work in rounds.items()))
 
     async def _add_consumer(self, context: Context, topic: PollTransport) -> "PollConsumer":

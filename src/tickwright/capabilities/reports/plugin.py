@@ -103,10 +103,10 @@ class ReportsPlugin(Plugin):
         if "scheduler" in context.roles:
             from tickwright.capabilities.reports.retention import ReportRetention
             from tickwright.engine.leases import LeasedRounds, Leases
-            from tickwright.engine.retention import TERMS
+            from tickwright.engine.retention import EVERY_S, TERMS
 
             work, leases = ReportRetention(context.ports.get(LazyObjectStore)).round, context.ports.get(Leases)
-            context.run_leased(LeasedRounds("report-upkeep", leases, work, terms=TERMS, rest_max_s=30))
+            context.run_leased(LeasedRounds("report-upkeep", leases, work, terms=TERMS, rest_max_s=EVERY_S))
         if LISTENER in context.roles:
             await self._add_listener(context)
 

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.engine.retention import EVERY, Retention
+from tickwright.engine.retention import EVERY_S, Retention
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.session import HeldLease
 from tickwright.store.queries import load
@@ -60,8 +60,8 @@ class ReportRetention(Retention):
             await self._unknown(lease)
         except TickwrightError as error:
             _log.warning("reports.retention_failed", code=error.code, reason=error.message)
-            return EVERY.total_seconds()
-        return 0.0 if any(more) else EVERY.total_seconds()
+            return EVERY_S
+        return 0.0 if any(more) else EVERY_S
 
     async def _batches(
         self, lease: HeldLease, find: str, remove: Callable[[Sequence[Any]], Awaitable[None]], note: str, *given: Any

@@ -35,9 +35,9 @@ SQL = {name: sql.replace("{selection}", _SELECTION) for name, sql in load(_PACKA
 IDS_PER_ROW = 1000
 PLACE_MAX = 5000
 AHEAD = timedelta(minutes=1)
-IDLE_S = 5.0
+SELECTED_EVERY_S = 60.0
 CORRECTOR_IDLE_S = 10.0
-INTAKE_S, INTAKE_IDLE_S = 1.0, 10.0
+INTAKE_S, INTAKE_IDLE_S = 1.0, 30.0
 SLOTS_SELECTED_MAX = 200
 MOVES_MAX = 2000
 LEVEL_MOVES_MAX = 500
@@ -231,7 +231,7 @@ class Selector:
             return 0.0
         if caught_up is None or caught_up < next_minute:
             await self._catch_up(lease)
-        return min(IDLE_S, (next_minute - now).total_seconds() + 0.01)
+        return (next_minute - now).total_seconds() + 0.01
 
     async def select(self, lease: HeldLease, slot: DueSlot) -> bool:
         """Select one slot; false when the lease is lost."""
@@ -277,12 +277,14 @@ class Corrector:
 
         A new process starts an hour back.
         """
-        following = await self._follow_accounts(lease)
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
+            changed = await connection.fetch(SQL["changed_accounts"])
+            await add_missing_wheels(connection)
             now, _ = await read_clock(connection)
             passed = await passed_slots(connection, self._done_until or (now - BEHIND, -1))
+        following = bool(changed) and await self._follow_accounts(lease, changed)
         for slot in passed[:SLOTS_MAX]:
             if not await self.maintain_slot(lease, slot):
                 return 0.0
@@ -324,21 +326,17 @@ class Corrector:
 
     # ------------------------------------------------------------------ changed intervals
 
-    async def _follow_accounts(self, lease: HeldLease) -> bool:
+    async def _follow_accounts(self, lease: HeldLease, changed: Sequence[Any]) -> bool:
         """Move the trackers of the next slot of a wheel that accounts have left; true to be called again at once.
 
         It works on one pair of intervals after the other, so that trackers that cannot move yet block no other pair.
         """
+        pairs = [(row["source"], row["target"]) for row in changed]
+        at = next((n for n, pair in enumerate(pairs) if pair > self._followed), 0)
+        (source, target), accounts = pairs[at], changed[at]["accounts"]
         async with lease.transaction() as connection:
             if connection is None:
                 return False
-            changed = await connection.fetch(SQL["changed_accounts"])
-            await add_missing_wheels(connection)
-            if not changed:
-                return False
-            pairs = [(row["source"], row["target"]) for row in changed]
-            at = next((n for n, pair in enumerate(pairs) if pair > self._followed), 0)
-            (source, target), accounts = pairs[at], changed[at]["accounts"]
             wheel = await connection.fetchrow(SQL["wheel_slots"], source)
         slots = range(0) if wheel is None else range(wheel["first_slot_id"], wheel["after_slot_id"])
         if not await self._follow(lease, slots, accounts, target, source):
