@@ -22,6 +22,7 @@ from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, Queue
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup.turns import Turns
 from tickwright.partners.contract import PartnerContract, put_partner
 from tickwright.partners.settings import PartnerSettings
 from tickwright.ports.polls import PollSource
@@ -192,7 +193,9 @@ async def running_consumer(
     consumer = PollConsumer(
         pool,
         session,
-        QueueBesideLog(QueueSource(pool, session), source) if isinstance(source, KafkaPollSource) else source,
+        QueueBesideLog(QueueSource(pool, session), source, Turns(lambda: None))
+        if isinstance(source, KafkaPollSource)
+        else source,
         contract,
         lambda name, settings: given.get(name) or of(name, settings),
         destination=EVENTS_TO,

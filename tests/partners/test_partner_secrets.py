@@ -14,7 +14,6 @@ from kit.consumers import seed
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Tickwright
-from tickwright.capabilities.polling.consumer import consumer
 from tickwright.capabilities.polling.consumer import http_courier as partners
 from tickwright.capabilities.polling.consumer.http_courier import Couriers
 from tickwright.store.pool import Pool, open_pool
@@ -68,7 +67,6 @@ class Partner:
 async def partner_of(url: str, folder: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Partner, Pool]]:
     """Run the partner and a consumer that reads secrets in ``folder``."""
     patch.setattr(partners, "SETTINGS_MAX_AGE_S", 0.1)
-    patch.setattr(consumer, "PARTNERS_S", 0.1)
     patch.setenv("TICKWRIGHT_SECRETS_DIR", str(folder))
     partner, make = Partner(folder), Couriers._make
 

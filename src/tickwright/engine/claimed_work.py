@@ -97,9 +97,15 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
         self._gate = ClaimGate(connect, session, self.name, self._release_unknown, owns_any_sql=self.owns_any_sql)
         self.counts: Counter[str] = Counter()
         self._held: dict[_K, _H] = {}
+        wakeups.join(lambda: not (self.is_full or self.stopping.is_set()))
         session.on_lost(self._lose_all)
 
     # ------------------------------------------------------------------ what a subclass writes
+
+    @property
+    @abstractmethod
+    def is_full(self) -> bool:
+        """Whether there is work that it could not take now."""
 
     @abstractmethod
     async def _claim_due(self) -> float:
@@ -129,7 +135,9 @@ class ClaimedWork(LoopService, Generic[_K, _H]):
                 self.wakeup.clear()
                 wait_s = await self._claim_due()
                 self.tick()
-                await self.wait_for_work(wait_s)
+                if self.is_full:
+                    await self._wakeups.pass_on()
+                await self._wakeups.wait(self.wakeup, wait_s)
             await self._none_runs()
             checking.cancel()
 

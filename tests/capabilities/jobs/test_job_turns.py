@@ -16,7 +16,7 @@ from tickwright.capabilities.jobs.worker import claimer, claims, worker
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.idle_sleep import LATER_LOCK, LOCK
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.wakeup.turns import Turns
+from tickwright.engine.wakeup.turns import Turns, group_of
 
 NEVER_S = 3600.0
 LONG = LeaseTerms(timedelta(seconds=600), timedelta(seconds=60))
@@ -157,7 +157,9 @@ async def test_a_full_worker_leaves_its_group(database_url: str) -> None:
     limits = worker.WorkerLimits(concurrency=1, threads=1)
     groups = "SELECT work_groups FROM tickwright.workers"
     async with running_engine(database_url, {"tick": hold}, terms=SHORT, limits=limits) as engine:
-        assert await engine.pool.fetchval(groups) == [worker.group_of(engine.worker._handlers, {})]
+        assert await engine.pool.fetchval(groups) == [
+            group_of("jobs", sorted(handler.defaults.target for handler in engine.worker._handlers.all()), [])
+        ]
         await engine.insert("tick")
         await engine.insert("tick")
         await eventually_async(lambda: _empty(engine.pool, groups), what="it is in no group")

@@ -148,16 +148,18 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.executions.work import BatchRegistry, ProcessWorks
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup.connection import DirectConnection
-        from tickwright.engine.wakeup.listener import WakeupListener
+        from tickwright.engine.wakeup.listener import LedWakeup
+        from tickwright.engine.wakeup.turns import group_of
         from tickwright.sources.named import Sources
 
         ports, at_once = context.ports, context.settings.part(BatchesSettings).campaign_concurrency
         await ports.get(LazyObjectStore).opened()
         await ports.get(WorkFolder).opened()
         works = ProcessWorks(ports.get(Sources).names(), ports.get(Audiences), context.registrations.of(BatchRegistry))
-        wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
         context.facts["batches"] = list(works.served())
         session = ports.get(WorkerSession)
+        group = group_of("executions", sorted(works.served()))
+        wakeups = LedWakeup(ports.get(DirectConnection), CHANNEL, session, group)
         consumer = BatchConsumer(ChunksStore(context.pool), session, wakeups, works, at_once=at_once)
         context.run(consumer)
         context.count(consumer_source(consumer))

@@ -142,9 +142,7 @@ class PollingPlugin(Plugin):
         select = Selector(shards=shards).round
         context.run_leased(LeasedRounds("selector", leases, select, terms=TERMS, rest_max_s=SELECTED_EVERY_S))
         context.run_leased(
-            LeasedRounds(
-                "registrar", leases, Registrar().round, terms=TERMS, armed=intake, rest_max_s=INTAKE_IDLE_S
-            ),
+            LeasedRounds("registrar", leases, Registrar().round, terms=TERMS, armed=intake, rest_max_s=INTAKE_IDLE_S),
         )
         context.run_leased(*(LeasedRounds(name, leases, work, terms=TERMS) for name, work in rounds.items()))
 
@@ -152,9 +150,10 @@ class PollingPlugin(Plugin):
         from tickwright.capabilities.polling.consumer.consumer import PollConsumer
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
         from tickwright.capabilities.polling.consumer.http_courier import Couriers
-        from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource
+        from tickwright.capabilities.polling.consumer.queue import EMPTY_WAIT_S, QueueBesideLog, QueueSource
         from tickwright.capabilities.polling.relay.batches import read_poll
         from tickwright.engine.session import WorkerSession
+        from tickwright.engine.wakeup.turns import Turns, group_of
         from tickwright.partners.contract import PartnerContract
 
         pool, ports, session = context.pool, context.ports, context.ports.get(WorkerSession)
@@ -164,14 +163,18 @@ class PollingPlugin(Plugin):
         ports.on_close(couriers.aclose)
         context.facts["partners"] = [partner.name for partner in registry.all()]
         log, queue = topic.source(pool, session, read_poll), QueueSource(pool, session)
+        group = group_of("polls", sorted(partner.name for partner in registry.all()))
         consumer = PollConsumer(
             pool,
             session,
-            queue if log is None else QueueBesideLog(queue, log),
+            queue
+            if log is None
+            else QueueBesideLog(queue, log, Turns(session.join(group, lambda: True), EMPTY_WAIT_S)),
             contract,
             couriers.of,
             destination=topic.events,
             calls_max=context.settings.concurrency,
+            group=group if log is None else None,
         )
         if log is not None:
             context.run(log)

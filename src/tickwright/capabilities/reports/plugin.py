@@ -126,20 +126,23 @@ class ReportsPlugin(Plugin):
         from tickwright.capabilities.reports.requests.store import RecordsStore
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup.connection import DirectConnection
-        from tickwright.engine.wakeup.listener import WakeupListener
+        from tickwright.engine.wakeup.listener import LedWakeup
+        from tickwright.engine.wakeup.turns import group_of
         from tickwright.sources.named import Sources
 
         pool, ports, mine = context.pool, context.ports, context.settings.part(ReportSettings)
         objects, folder = await ports.get(LazyObjectStore).opened(), await ports.get(WorkFolder).opened()
         session, exchange, parts = ports.get(WorkerSession), ports.find(ReportTransport), PartRows(pool)
         storage = PartStorage(parts, ports.find(SharedParts), objects)
-        wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
         fetcher = PartFetcher(context.registrations.of(ListenerRegistry), ports.get(Sources))
         at_once, memory_bytes = mine.report_concurrency, mine.report_memory_mb * 1024 * 1024
+        direct = ports.get(DirectConnection)
+        wakeups = LedWakeup(direct, CHANNEL, session, group_of("report-parts", sorted(fetcher.names())))
         worker = PartWorker(parts, storage, session, wakeups, fetcher, folder=folder, at_once=at_once)
         bounds = MergeBounds(memory_bytes, threads_for(memory_bytes))
         merges = MergeProcesses(at_once=mine.report_merges, spare=1)  # supervisors have one more slot
         resources = StepResources(RecordsStore(pool, routes_of(exchange)), storage, objects, folder, merges, bounds)
+        wakeups = LedWakeup(direct, CHANNEL, session, group_of("report-steps"))
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=mine.report_merges)
         context.facts["serves"] = fetcher.names()
         context.facts["report_calls_stuck"] = lambda: worker.stuck

@@ -11,11 +11,20 @@ from typing import Literal
 
 from tickwright.engine.tasks import is_set_within
 from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.turns import Turns
+from tickwright.ports.ids import monotonic
+from tickwright.ports.session import Place, Session
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.engine.sql", "wakeup.sql")
 _NO_CHANNELS: Mapping[str, Callable[[str], None]] = MappingProxyType({})
 LOCK_CLASS = 7313
+HOPS_MAX = 1000
+"""To how many processes a notification is passed on at most."""
+FOLLOW_S = 20.0
+UNHEARD_S = 0.5
+LATER_S = 0.01
+"""By how much a wait ends later than a round, so that the next one has begun."""
 AWAKE = "awake"
 
 
@@ -23,10 +32,14 @@ class WakeupListener:
     """One channel for all loops of a process that wait for it. ``works`` shows whether notifications can arrive."""
 
     def __init__(self, direct: DirectConnection, channel: str) -> None:
-        self._direct = direct
+        self._direct, self._channel = direct, channel
         self._events: list[asyncio.Event] = []
-        direct.subscribe(channel, lambda _: self.notify())
+        direct.subscribe(channel, self._notified)
         direct.on_change(self.notify)
+
+    def _notified(self, payload: str) -> None:
+        if not payload:  # others are for one process of a group, see LedWakeup
+            self.notify()
 
     @property
     def works(self) -> bool:
@@ -43,6 +56,87 @@ class WakeupListener:
         """Set every event, after a change in this process."""
         for event in self._events:
             event.set()
+
+    def join(self, has_room: Callable[[], bool]) -> None:
+        """Register whether its loop has room for more work."""
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait ``seconds`` for an event of :meth:`subscribe`."""
+        await is_set_within(event, seconds)
+
+    async def pass_on(self) -> None:
+        """Wake another process, if there is one, since this one has no room for more work."""
+
+
+class LedWakeup(WakeupListener):
+    """Wakes one process of a group for new work, and others only as far as it has no room for it.
+
+    ::
+
+        insert ──notification──▶ the leader of this round: claims as much as it has room for
+                                   │ no more room
+                                   └──"group place hops"──▶ the next process in the order of turns, and so on
+
+    So work causes as many claims as processes take some of it, however many processes wait. Another process leads in
+    each round (:mod:`tickwright.engine.wakeup.turns`), and looks for work when it begins to: a leader that is dead or
+    stopped delays work until its round ends. The others look rarely.
+
+    Args:
+        session: Its heartbeats tell the place in the group.
+        group: Of all processes that can do the same work.
+    """
+
+    def __init__(self, direct: DirectConnection, channel: str, session: Session, group: str) -> None:
+        super().__init__(direct, channel)
+        self._session, self._group = session, group
+        self._place: Callable[[], Place | None] = lambda: None
+        self._turns = Turns(self._place)
+        self._hops = 0
+
+    def join(self, has_room: Callable[[], bool]) -> None:
+        """Take part in the group while ``has_room()`` is true at the heartbeat."""
+        self._place = self._session.join(self._group, has_room)
+        self._turns = Turns(self._place)
+
+    def _notified(self, payload: str) -> None:
+        if not payload:
+            if self._turns.listens():
+                self._hops = HOPS_MAX
+                self.notify()
+            return
+        place = self._place()
+        group, _, rest = payload.partition(" ")
+        before, _, hops = rest.partition(" ")
+        if place is not None and group == self._group and before == str(place.before) and hops.isdecimal():
+            self._hops = min(int(hops), HOPS_MAX)
+            self.notify()
+
+    async def pass_on(self) -> None:
+        """Wake the next process in the order of turns, if this one looked for the group and not for itself."""
+        place, hops = self._place(), self._hops
+        self._hops = 0
+        if place is not None and hops > 0 and place.others > HOPS_MAX - hops and self.works:
+            after = (place.before + 1) % (place.others + 1)
+            await self._direct.fetchval(_SQL["notify"], self._channel, f"{self._group} {after} {hops - 1}")
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait for an event: in the leader at most ``seconds``, in another process until it leads, or much longer."""
+        began = monotonic()
+        led = self._turns.listens()
+        while seconds > 0 and not event.is_set():
+            leads = self._turns.listens()
+            left_s = (seconds if leads else max(seconds, self._follow_s)) - (monotonic() - began)
+            if left_s <= 0 or (leads and not led):
+                self._hops = HOPS_MAX if leads else 0
+                return
+            round_s = left_s if self._turns.alone else self._turns.round_ends_in_s() + LATER_S
+            await is_set_within(event, min(left_s, round_s))
+
+    @property
+    def _follow_s(self) -> float:
+        """Seconds after which a process looks that does not lead; all of them together look every half second."""
+        place = self._place()
+        return FOLLOW_S if self.works or place is None else min(FOLLOW_S, UNHEARD_S * (place.others + 1))
 
 
 class ArmedWakeup:

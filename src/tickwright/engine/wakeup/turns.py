@@ -19,6 +19,8 @@ instead, and listens always.
 The database is authoritative for the places. The reasons and failure cases are in docs/adr/0033.
 """
 
+import hashlib
+import json
 from collections.abc import Callable
 from math import ceil
 
@@ -31,15 +33,21 @@ ROUND_S = 4.0
 """The longest time between two turns of one process, and how long one process listens."""
 
 
+def group_of(work: str, *needs: object) -> str:
+    """Return the name of the group of processes that do ``work`` and have the same of what it needs."""
+    return f"{work}:{hashlib.sha256(json.dumps(needs).encode()).hexdigest()[:16]}"
+
+
 class Turns:
     """The turns of this process in one group.
 
     Args:
         place: Returns the process's place; ``None`` while it is in no group, because it is full or not registered.
+        turn_s: The longest time between the turns of two processes.
     """
 
-    def __init__(self, place: Callable[[], Place | None]) -> None:
-        self._place = place
+    def __init__(self, place: Callable[[], Place | None], turn_s: float = TURN_S) -> None:
+        self._place, self._turn_s = place, turn_s
 
     @property
     def alone(self) -> bool:
@@ -69,8 +77,8 @@ class Turns:
         """Return the seconds until this process's next turn."""
         place, now_s = self._place(), database_seconds()
         if place is None or now_s is None:
-            return TURN_S
+            return self._turn_s
         size = place.others + 1
-        turn_s = ROUND_S / (size * ceil(ROUND_S / TURN_S / size))
+        turn_s = ROUND_S / (size * ceil(ROUND_S / self._turn_s / size))
         own_gap_s = size * turn_s
         return own_gap_s - (now_s % ROUND_S - place.before * turn_s) % own_gap_s

@@ -18,9 +18,11 @@ from asyncpg.pool import PoolConnectionProxy
 from tickwright.domain.errors import Rejected, Unavailable, storable
 from tickwright.domain.targets import PostgresTarget, parse_target
 from tickwright.engine.service import LoopService
+from tickwright.engine.wakeup.turns import Turns, group_of
 from tickwright.observe.metrics import Sample
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
+from tickwright.ports.session import Session
 from tickwright.ports.task_queue import DeadMessage, Delivery, Peeked
 from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
@@ -275,6 +277,7 @@ class PostgresTaskQueue(LoopService):
     Args:
         slots: Messages held at one time, 1 to 1,000.
         lease: How long a message stays reserved after its holder crashed; renewed every third of it.
+        session: Its heartbeats tell which consumers take turns; ``None`` for a consumer that takes on its own.
 
     Attributes:
         queued: Numbers of available messages and of dead letters, each at most 10,000, counted every 15 seconds.
@@ -282,13 +285,18 @@ class PostgresTaskQueue(LoopService):
 
     name = "fanout-tasks"
 
-    def __init__(self, pool: Pool, topic: str, *, slots: int, lease: timedelta = LEASE) -> None:
+    def __init__(
+        self, pool: Pool, topic: str, *, slots: int, lease: timedelta = LEASE, session: Session | None = None
+    ) -> None:
         super().__init__()
         self._pool, self._topic, self._slots, self._lease = pool, topic, slots, lease
         self._messages = PostgresConsumer(pool, topic, lease=lease, deliveries_max=DELIVERIES_MAX)
         self._held: set[Delivery] = set()
         self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
         self._quiescing = False
+        joined = session.join(group_of("tasks", topic), lambda: self._room > 0) if session else lambda: None
+        self._turns = Turns(joined, IDLE_S)
+        self._turn_s = 0.0
         self._count_again_s = 0.0
         self.queued: list[int] | None = None
 
@@ -309,12 +317,15 @@ class PostgresTaskQueue(LoopService):
                 if monotonic() - renewed_s >= self._lease.total_seconds() / 3:
                     await self._renew()
                     renewed_s = monotonic()
-                await self._take_some()
+                if self._turns.alone or monotonic() >= self._turn_s:
+                    await self._take_some()
                 await self._count()
             except UNAVAILABLE as error:
                 _log.warning("postgres.tasks_not_taken", error=repr(error))
                 rest_s = RETRY_S
             self.tick()
+            if not self._turns.alone and (until_turn_s := self._turn_s - monotonic()) > 0:
+                rest_s = until_turn_s
             await self.wait_for_work(min(rest_s, self._lease.total_seconds() / 6))
 
     async def _count(self) -> None:
@@ -323,17 +334,22 @@ class PostgresTaskQueue(LoopService):
             self.queued = [*await self._pool.fetchrow(_SQL["count_tasks"], self._topic, COUNT_MAX)]
 
     async def _take_some(self) -> None:
-        """Take as many messages as there are free slots."""
-        room = 0 if self._quiescing else self._slots - len(self._held)
+        """Take as many messages as there are free slots: again with the next free slot, or at this process's turn."""
+        room = self._room
         if room <= 0:
             return
         rows = await self._messages.take(room)
+        self._turn_s = 0.0 if len(rows) >= room else monotonic() + self._turns.next_in_s()
         for row in rows:
             delivery = _delivery(row)
             self._held.add(delivery)
             self._ready.put_nowait(delivery)
         if self._quiescing:  # ``quiesce`` was called during the query
             await self._release_waiting()
+
+    @property
+    def _room(self) -> int:
+        return 0 if self._quiescing else self._slots - len(self._held)
 
     async def _renew(self) -> None:
         held = [*self._held]

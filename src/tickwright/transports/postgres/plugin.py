@@ -1,6 +1,6 @@
 """The plugin of the transport inside PostgreSQL."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tickwright.plugin import Context, Plugin
@@ -8,6 +8,7 @@ from tickwright.ports.broker import Broker
 from tickwright.ports.transports import TaskTransport
 
 if TYPE_CHECKING:
+    from tickwright.ports.session import Session
     from tickwright.store.pool import Pool
     from tickwright.transports.postgres.broker import PostgresDeadLetters, PostgresTaskQueue
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 class PostgresTaskTransport:
     """A :class:`tickwright.ports.transports.TaskTransport` inside PostgreSQL."""
 
-    def __init__(self, pool: "Pool", topic: str) -> None:
-        self._pool, self._topic = pool, topic
+    def __init__(self, pool: "Pool", topic: str, session: "Callable[[], Session]") -> None:
+        self._pool, self._topic, self._session = pool, topic, session
         self.destination = f"pg:{topic}"
 
     async def prepare(self) -> None:
@@ -26,7 +27,7 @@ class PostgresTaskTransport:
         """Return the queue for one consumer."""
         from tickwright.transports.postgres.broker import PostgresTaskQueue
 
-        return PostgresTaskQueue(self._pool, self._topic, slots=slots)
+        return PostgresTaskQueue(self._pool, self._topic, slots=slots, session=self._session())
 
     def dead_letters(self) -> "PostgresDeadLetters":
         """Return the queue's dead letters."""
@@ -43,7 +44,14 @@ class PostgresPlugin(Plugin):
     def provide(self, context: Context) -> None:
         """Offer the task queue, under the name that it has in RabbitMQ."""
         prefix = context.settings.amqp_prefix
-        context.ports.offer(TaskTransport, lambda: PostgresTaskTransport(context.pool, f"{prefix}.fanout"))
+
+        def session() -> "Session":
+            from tickwright.engine.session import WorkerSession
+
+            return context.ports.get(WorkerSession)
+
+        topic = f"{prefix}.fanout"
+        context.ports.offer(TaskTransport, lambda: PostgresTaskTransport(context.pool, topic, session))
 
     def brokers(self, context: Context) -> Sequence[Broker]:
         """Return the broker of ``pg:`` destinations."""

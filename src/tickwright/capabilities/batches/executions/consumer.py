@@ -92,6 +92,11 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         self._store, self._works, self._at_once = store, works, at_once
         self._attempts = Attempts(store, session, works, probe=probe)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether each of its ordinary slots is taken."""
+        return len(self._held) >= self._at_once
+
     async def _claim_due(self) -> float:
         """Take what there is room for; return the seconds until the next try."""
         served = self._works.served()
@@ -99,7 +104,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
             return UNAVAILABLE_S
         poll_s = self._poll_s
         # Full, and nothing has ended since the last try: a batch that has nothing here may take one more.
-        is_full = len(self._held) >= self._at_once
+        is_full = self.is_full
         excluding = sorted({held.claim.run.batch_id for held in self._held.values()}) if is_full else []
         try:
             while len(self._held) < self._at_once + is_full:

@@ -6,8 +6,6 @@ under a new token.
 """
 
 import asyncio
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -44,7 +42,7 @@ from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup.connection import DirectConnection
-from tickwright.engine.wakeup.turns import Turns
+from tickwright.engine.wakeup.turns import Turns, group_of
 from tickwright.observe import traces
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.ids import monotonic
@@ -101,7 +99,7 @@ class JobWorker:
         self.wakeup = worker_wakeup(direct, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
-        group = group_of(handlers, brokers)
+        group = group_of("jobs", sorted(handler.defaults.target for handler in handlers.all()), sorted(brokers))
         turns = Turns(session.join(group, lambda: not self.claimer.claims_nothing))
         self.claimer = Claimer(
             self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits, turns
@@ -398,12 +396,6 @@ class JobWorker:
             self.runner.stop_job(job, "lost")
         self.result_writer.drop_all()
         self._limits.session_lost(self._types.values())
-
-
-def group_of(handlers: HandlerRegistry, brokers: Mapping[str, Broker]) -> str:
-    """Return the name of the group of workers that can run the same task types."""
-    names = json.dumps([sorted(handler.defaults.target for handler in handlers.all()), sorted(brokers)])
-    return f"jobs:{hashlib.sha256(names.encode()).hexdigest()[:16]}"
 
 
 _due, _priority = attrgetter("due_s"), attrgetter("priority")

@@ -25,6 +25,7 @@ from tickwright.capabilities.polling.polls import AccountNames
 from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
+from tickwright.engine.wakeup.turns import Turns
 from tickwright.observe.metrics import Sample
 from tickwright.partners.contract import PartnerContract, PartnerRow, list_partners, settings_of
 from tickwright.partners.settings import PartnerSettings
@@ -32,12 +33,11 @@ from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import Session
-from tickwright.store.pool import UNAVAILABLE, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 TAKE_S = 0.25
 GAP_S = 0.02
 DRAIN_S = 5.0
-PARTNERS_S = 2.0
 ENDED_EVERY_S = 5.0
 RETRY_S = 0.5
 RELEASE_TRIES = 3
@@ -94,6 +94,8 @@ class PollConsumer(LoopService):
         courier_of: Returns the courier of a partner; ``None`` leaves its polls to other processes.
         destination: Of poll events, ``kafka:…`` or ``pg:…``.
         calls_max: Calls at once per partner in this process.
+        group: Of the processes that take from the same source, which then take turns; ``None`` where a log divides
+            the polls.
 
     Invariants:
         POL-1: the effect of (tracker, due second) is committed once, however often it is delivered or tried.
@@ -113,6 +115,7 @@ class PollConsumer(LoopService):
         *,
         destination: str,
         calls_max: int = CALLS_MAX,
+        group: str | None = None,
         probe: Probe = NO_PROBE,
     ) -> None:
         super().__init__()
@@ -123,11 +126,15 @@ class PollConsumer(LoopService):
         self._works: set[GroupWork] = set()
         self._not_begun: list[PollGroup] = []
         self._names = AccountNames()
-        self._partners_at_s = self._swept_s = self._ended_at_s = -math.inf
+        self._partners: Sequence[PartnerRow] | None = None
+        self._knows_partners = False
+        self._turns = None if group is None else Turns(session.join(group, self._takes_more), TAKE_S)
+        self._swept_s = self._ended_at_s = -math.inf
         self._take_ended = asyncio.Event()
         self._take_ended.set()
         self._tasks: TaskGroup | None = None
         session.on_lost(self._session_lost)
+        session.on_beat(self._read_partners)
 
     @property
     def dispatchers(self) -> Sequence[PartnerDispatcher]:
@@ -178,9 +185,29 @@ class PollConsumer(LoopService):
                     more = True
                 self.tick()
                 if not more:
-                    await self._pause(TAKE_S)
+                    await self._wait_for_polls()
         finally:
             self._take_ended.set()
+
+    async def _wait_for_polls(self) -> None:
+        """Wait until this process takes again: where others take from the same source, at its own turn."""
+        if self._turns is None or self._turns.alone:
+            await self._pause(TAKE_S)
+        else:
+            await self.rest(self._turns.next_in_s())
+
+    def _takes_more(self) -> bool:
+        """Return whether it takes turns with the others."""
+        return not self.stopping.is_set()
+
+    async def _read_partners(self, connection: Connection) -> Callable[[], None]:
+        """Read the partners with the heartbeat; the next round adopts them."""
+        partners = await list_partners(connection)
+
+        def adopt() -> None:
+            self._partners = partners
+
+        return adopt
 
     async def _pause(self, seconds: float) -> None:
         """Wait until there is room, or for some time; at least ``GAP_S``, since every poll that ends makes room."""
@@ -249,9 +276,12 @@ class PollConsumer(LoopService):
 
     async def _round(self) -> bool:
         """Take what there is room for; return whether to take again at once."""
-        if monotonic() - self._partners_at_s >= PARTNERS_S:
-            self._adopt(await list_partners(self._pool))
-            self._partners_at_s = monotonic()
+        if not self._knows_partners:
+            self._partners = await list_partners(self._pool)
+            self._knows_partners = True
+        if self._partners is not None:
+            self._adopt(self._partners)
+            self._partners = None
         self._drop_superseded()
         await self._drop_ended()
         await self._release_not_begun()

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from tickwright.engine.claim_gate import ClaimGate
+from tickwright.engine.wakeup.turns import Turns
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.session import Session
@@ -118,19 +119,22 @@ class QueueBesideLog:
 
     The log parks in the queue what its partner does not accept, so groups of the queue are older and go first. Every
     process locks rows of the queue before those of the log.
+
+    Args:
+        turns: Of the processes that read the queue.
     """
 
-    def __init__(self, queue: PollSource, log: PollSource) -> None:
-        self._queue, self._log = queue, log
+    def __init__(self, queue: PollSource, log: PollSource, turns: Turns) -> None:
+        self._queue, self._log, self._turns = queue, log, turns
         self._again_s = -math.inf
 
     async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
-        """Take parked groups, then those of the log; an empty queue is not read again for a second."""
+        """Take parked groups, then those of the log; an empty queue is read again at this process's turn."""
         parked: Sequence[PollGroup] = ()
         if monotonic() >= self._again_s:
             parked = await self._queue.take(room)
             if not parked:
-                self._again_s = monotonic() + EMPTY_WAIT_S
+                self._again_s = monotonic() + (EMPTY_WAIT_S if self._turns.alone else self._turns.next_in_s())
         left = Counter(room)
         left.subtract(group.partner_no for group in parked)
         try:

@@ -114,6 +114,12 @@ class ReportSupervisor(ClaimedWork[tuple[int, int], RunningStep]):
         self._resources, self._records, self._at_once = resources, resources.records, at_once
         self._renewed_s = monotonic()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it has no room for short steps, or no merge slot for steps of any type."""
+        merging = self._merging()
+        return len(self._held) - len(merging) >= SHORT_AT_ONCE or self._slots(merging) <= 1
+
     async def _claim_due(self) -> float:
         """Claim due steps, as many as there is room for; return the seconds until the next search."""
         if not self._session.holds():

@@ -301,6 +301,11 @@ class PartWorker(ClaimedWork[tuple[int, str], RunningPart]):
 
     # ------------------------------------------------------------------ claiming
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a function or source has no slot for parts of any type."""
+        return any(room <= 0 for _, room, _ in self._left())
+
     async def _claim_due(self) -> float:
         """Claim due parts; return the seconds until the next search."""
         if not self._session.holds():

@@ -1,0 +1,145 @@
+"""A notification wakes the leader of a group; others are woken only for what it has no room for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+
+from engine.test_direct_connection import opened
+from kit.waiting import eventually_async
+from tickwright.engine.wakeup import listener
+from tickwright.engine.wakeup.listener import LedWakeup
+from tickwright.engine.wakeup.turns import ROUND_S
+from tickwright.ports.ids import database_seconds, record_database_time
+from tickwright.ports.session import Place
+
+CHANNEL = "work"
+
+
+@dataclass
+class Heartbeats:
+    """What a session's heartbeats tell of one group; the rest of a session is not used here."""
+
+    place: Place | None = None
+
+    def join(self, _group: str, _joins: Callable[[], bool]) -> Callable[[], Place | None]:
+        """Return the place that the test has set."""
+        return lambda: self.place
+
+
+def places(size: int, leader: int = 0, round_: int | None = None) -> list[Place]:
+    """Return the places of a group whose member ``leader`` leads in this round and in the next one."""
+    number = int((database_seconds() or 0.0) // ROUND_S) if round_ is None else round_
+    return [Place(size - 1, before, before == leader, before == leader, number) for before in range(size)]
+
+
+@asynccontextmanager
+async def group(url: str, size: int) -> AsyncIterator[tuple[list[LedWakeup], list[Any], asyncpg.Connection]]:
+    """Yield the wake-ups of ``size`` processes, the first of which leads, what sets their places, and a connection."""
+    wakeups, beats = [], []
+    async with AsyncExitStack() as stack:
+        for _ in range(size):
+            direct, beside = await stack.enter_async_context(opened(url))
+            beats.append(Heartbeats())
+            wakeups.append(LedWakeup(direct, CHANNEL, beats[-1], "group"))  # type: ignore[arg-type]
+            wakeups[-1].join(lambda: True)
+            await direct.listen({CHANNEL: wakeups[-1]._notified})
+        record_database_time(float(await beside.fetchval("SELECT date_part('epoch', clock_timestamp())")))
+        for beat, place in zip(beats, places(size), strict=True):
+            beat.place = place
+        yield wakeups, beats, beside
+
+
+async def heard(events: list[asyncio.Event], connection: asyncpg.Connection, wakeups: list[LedWakeup]) -> list[bool]:
+    """Return which events are set, once all of what was sent before has arrived."""
+    arrived = [asyncio.Event() for _ in wakeups]
+    channels = [{"arrived": lambda _, event=event: event.set()} for event in arrived]
+    for wakeup, channel in zip(wakeups, channels, strict=True):
+        await wakeup._direct.listen(channel)
+    await connection.execute("NOTIFY arrived")
+    for event in arrived:
+        await event.wait()
+    for wakeup, channel in zip(wakeups, channels, strict=True):
+        await wakeup._direct.unlisten(channel)
+    return [event.is_set() for event in events]
+
+
+async def test_a_notification_wakes_the_leader_and_no_other(database_url: str) -> None:
+    """Statements per unit of work must not grow with the number of processes that wait for it."""
+    async with group(database_url, 4) as (wakeups, _, connection):
+        events = [wakeup.subscribe() for wakeup in wakeups]
+        await connection.execute("NOTIFY work")
+        assert await heard(events, connection, wakeups) == [True, False, False, False]
+
+
+async def test_a_process_without_room_wakes_the_next_one_until_each_was_asked(database_url: str) -> None:
+    """And the last one wakes none: a full fleet does not ask itself in a circle."""
+    async with group(database_url, 3) as (wakeups, _, connection):
+        events = [wakeup.subscribe() for wakeup in wakeups]
+        await connection.execute("NOTIFY work")
+        for number, expected in enumerate(([True, False, False], [True, True, False], [True, True, True])):
+            assert await heard(events, connection, wakeups) == expected
+            await wakeups[number].pass_on()
+        for event in events:
+            event.clear()
+        assert await heard(events, connection, wakeups) == [False] * 3
+
+
+async def test_a_process_that_looked_for_itself_wakes_no_other(database_url: str) -> None:
+    """Its own task has ended, for example: nothing new is there."""
+    async with group(database_url, 2) as (wakeups, _, connection):
+        events = [wakeup.subscribe() for wakeup in wakeups]
+        await wakeups[0].pass_on()
+        assert await heard(events, connection, wakeups) == [False, False]
+
+
+@pytest.mark.parametrize("payload", ["group", "group 1", "group 1 x", "group x 1", "other 1 5", "group 1 -1", "later"])
+async def test_a_payload_of_others_wakes_nobody(database_url: str, payload: str) -> None:
+    """Everyone who may connect to the database may notify."""
+    async with group(database_url, 2) as (wakeups, _, connection):
+        events = [wakeup.subscribe() for wakeup in wakeups]
+        await connection.execute("SELECT pg_notify('work', $1)", payload)
+        assert await heard(events, connection, wakeups) == [False, False]
+
+
+async def test_a_process_looks_when_it_begins_to_lead(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a leader that is dead or stopped was told of is found by the next one."""
+    monkeypatch.setattr(listener, "LATER_S", 0.05)
+    async with group(database_url, 2) as (wakeups, beats, _):
+        number = int((database_seconds() or 0.0) // ROUND_S)
+        beats[1].place = Place(1, 1, False, True, number)  # it leads in the next round
+        event = wakeups[1].subscribe()
+        await wakeups[1].wait(event, 3600.0)
+        assert not event.is_set()
+        assert int((database_seconds() or 0.0) // ROUND_S) > number
+
+
+async def test_a_process_that_does_not_lead_waits_for_no_due_instant(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process knows the next one, and only the leader looks then; the others look rarely."""
+    monkeypatch.setattr(listener, "FOLLOW_S", 0.5)
+    async with group(database_url, 2) as (wakeups, beats, _):
+        for beat, place in zip(beats, places(2), strict=True):
+            beat.place = place
+        ended: list[int] = []
+
+        async def waits(number: int) -> None:
+            await wakeups[number].wait(asyncio.Event(), 0.01)
+            ended.append(number)
+
+        await asyncio.gather(waits(1), waits(0))
+    assert ended == [0, 1]
+
+
+async def test_without_notifications_others_look_more_often(database_url: str) -> None:
+    """Behind a pooler, a process that does not lead polls so that all of them together look every half second."""
+    async with group(database_url, 2) as (wakeups, _, _):
+        assert wakeups[1]._follow_s == listener.FOLLOW_S
+        await wakeups[1]._direct.stop()
+        await eventually_async(lambda: not wakeups[1].works)
+        assert wakeups[1]._follow_s == 2 * listener.UNHEARD_S
