@@ -5,14 +5,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import AsyncMock
 
 import asyncpg
 import pytest
 
 from engine.test_direct_connection import opened
 from kit.waiting import eventually_async
+from tickwright.engine.claimed_work import ClaimedWork, Held
+from tickwright.engine.tasks import is_set_within
 from tickwright.engine.wakeup import listener
-from tickwright.engine.wakeup.listener import LedWakeup
+from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.listener import LedWakeup, WakeupListener
 from tickwright.engine.wakeup.turns import ROUND_S
 from tickwright.ports.ids import database_seconds, record_database_time
 from tickwright.ports.session import Place
@@ -143,3 +147,107 @@ async def test_without_notifications_others_look_more_often(database_url: str) -
         await wakeups[1]._direct.stop()
         await eventually_async(lambda: not wakeups[1].works)
         assert wakeups[1]._follow_s == 2 * listener.UNHEARD_S
+
+
+class Recorded(WakeupListener):
+    """Records what its loop asks for."""
+
+    def __init__(self) -> None:
+        super().__init__(DirectConnection(None), CHANNEL)
+        self.asked: list[str] = []
+        self.has_room: Callable[[], bool] = lambda: True
+
+    def join(self, has_room: Callable[[], bool]) -> None:
+        """Keep it."""
+        self.has_room = has_room
+
+    async def pass_on(self) -> None:
+        """Record it."""
+        self.asked.append("passed on")
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Record it, and end the wait at once."""
+        self.asked.append(f"waits {seconds}")
+        await asyncio.sleep(0)
+
+
+class Work(ClaimedWork[int, Held[Any]]):
+    """Finds nothing, and is full or not."""
+
+    name = "work"
+    owns_any_sql = "SELECT false"
+    full = False
+
+    @property
+    def is_full(self) -> bool:
+        """As the test says."""
+        return self.full
+
+    async def _claim_due(self) -> float:
+        self.full = not self.full
+        if len(self._wakeups.asked) >= 3:  # type: ignore[attr-defined]
+            self.request_stop()
+        return 7.0
+
+    async def _release_unknown(self, _connection: Any, _owner: int) -> int:
+        return 0
+
+    async def _release(self, _held: Held[Any]) -> None: ...
+
+    async def _ours(self, _held: Any) -> list[int]:
+        return []
+
+
+class Quiet(Heartbeats):
+    """A session that is never lost."""
+
+    def on_lost(self, _lost: Callable[[], None]) -> None: ...
+
+    def add_gate(self, _gate: Any) -> None: ...
+
+
+async def test_a_loop_passes_on_while_it_is_full_and_leaves_the_group() -> None:
+    """After its look, so that it takes first what it has room for."""
+    wakeups = Recorded()
+    work = Work(Quiet(), wakeups, AsyncMock())  # type: ignore[arg-type]
+    await work.run()
+    assert wakeups.asked == ["passed on", "waits 7.0", "waits 7.0", "passed on", "waits 7.0"]
+    work.full = True
+    assert not wakeups.has_room()
+
+
+MUTANTS: dict[str, tuple[str, Callable[..., Any], Callable[[str], Any]]] = {
+    "everyone is woken": (
+        "_notified",
+        lambda self, _: self.notify(),
+        test_a_notification_wakes_the_leader_and_no_other,
+    ),
+    "nothing is passed on": (
+        "pass_on",
+        AsyncMock(),
+        test_a_process_without_room_wakes_the_next_one_until_each_was_asked,
+    ),
+}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+async def test_mutants(database_url: str, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    """Each one is caught by the test that names the promise."""
+    name, changed, check = MUTANTS[mutant]
+    monkeypatch.setattr(LedWakeup, name, changed)
+    with pytest.raises(AssertionError):
+        await check(database_url)
+
+
+@pytest.mark.mutant
+async def test_a_mutant_that_waits_for_no_round(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is not told of its lead looks only after twenty seconds."""
+
+    async def wait(_self: LedWakeup, event: asyncio.Event, seconds: float) -> None:
+        await is_set_within(event, seconds)
+
+    monkeypatch.setattr(LedWakeup, "wait", wait)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2 * ROUND_S):
+            await test_a_process_looks_when_it_begins_to_lead(database_url, monkeypatch)

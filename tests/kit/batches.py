@@ -25,7 +25,8 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup.connection import DirectConnection
-from tickwright.engine.wakeup.listener import WakeupListener
+from tickwright.engine.wakeup.listener import LedWakeup
+from tickwright.engine.wakeup.turns import group_of
 from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.pool import Pool, open_pool
@@ -183,10 +184,11 @@ class BatchWorld:
         store = self.store if pool is None else ChunksStore(pool)
         session = WorkerSession(pool or self.pool, name="test", roles=["campaign-consumer"], version="0", terms=TERMS)
         session.on_reclaim(store.reclaim)
-        await session.open()
-        wakeups = WakeupListener(direct := DirectConnection(self.url), CHANNEL)
+        direct = DirectConnection(self.url)
+        wakeups = LedWakeup(direct, CHANNEL, session, group_of("executions", sorted(names)))
         consumer = BatchConsumer(store, session, wakeups, OneWork(work, names), at_once=at_once, probe=probe)
         process = Process(session=session, consumer=consumer, services=[session, direct, consumer])
+        await session.open()
         process.begin()
         self._stack.push_async_callback(process.vanish)
         return process

@@ -21,12 +21,14 @@ from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, S
 from tickwright.capabilities.reports.parts.listeners import PartFetcher, PartWorker
 from tickwright.capabilities.reports.parts.store import PartRows, PartStorage
 from tickwright.capabilities.reports.plan import Listener, Plan
+from tickwright.capabilities.reports.plugin import CHANNEL
 from tickwright.capabilities.reports.requests.conditions import query_key
 from tickwright.capabilities.reports.requests.store import Created, NewReport, RecordsStore, Routes
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup.connection import DirectConnection
-from tickwright.engine.wakeup.listener import WakeupListener
+from tickwright.engine.wakeup.listener import LedWakeup
+from tickwright.engine.wakeup.turns import group_of
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.reports import SharedParts
 from tickwright.ports.service import NO_PROBE, Probe
@@ -164,7 +166,7 @@ class ReportWorld:
         session.on_reclaim(parts.reclaim)
         kept = objects or self.objects
         places = PartStorage(parts, self.shared, kept, probe=probe)
-        wakeups = WakeupListener(direct := DirectConnection(self.url if hears else None), "tickwright_reports")
+        direct = DirectConnection(self.url if hears else None)
         terms = {
             name: SourceSettings(url=as_reader(url), connections_max=connections)
             for name, url in (sources or {}).items()
@@ -173,9 +175,11 @@ class ReportWorld:
         fetcher = PartFetcher(functions_of(functions), opened)
         folder = self.folder / "work"
         folder.mkdir(exist_ok=True)
+        wakeups = LedWakeup(direct, CHANNEL, session, group_of("report-parts", sorted(fetcher.names())))
         listener = PartWorker(parts, places, session, wakeups, fetcher, folder=folder, at_once=at_once, probe=probe)
         merges = MergeProcesses(at_once=1, spare=1)
         resources = StepResources(records, places, kept, folder, merges, MergeBounds(), probe)
+        wakeups = LedWakeup(direct, CHANNEL, session, group_of("report-steps"))
         supervisor = ReportSupervisor(resources, session, wakeups, at_once=1)
         services = (session, direct, merges, listener, supervisor)
         process = Process(session=session, listener=listener, supervisor=supervisor, merges=merges, services=services)

@@ -11,6 +11,7 @@ from tickwright.capabilities.fanout import retention
 from tickwright.capabilities.fanout.retention import FanoutRetention
 from tickwright.engine import retention as engine_retention
 from tickwright.engine.leases import Lease, Leases
+from tickwright.engine.retention import EVERY_S
 
 NAME = "fanout-upkeep"
 CLAIMS = """
@@ -99,7 +100,7 @@ async def test_a_round_is_bounded_and_the_next_comes_at_once(
     upkeep = FanoutRetention()
     assert await upkeep.round(lease) == 0
     assert await left(pool, "fanout_claims") == 5
-    assert await upkeep.round(lease) == 30
+    assert await upkeep.round(lease) == EVERY_S
     assert await left(pool, "fanout_claims") == 0
 
 
