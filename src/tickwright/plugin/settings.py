@@ -13,8 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
 
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.admission import parse_hosts, parse_networks
@@ -93,13 +92,20 @@ def _check_prefix(text: str) -> None:
 
 DatabaseUrl = Annotated[SecretStr, text(check_primary_url, keep=True)]
 Duration = Annotated[timedelta, text(parse_duration)]
-BindAddress = Annotated[Bind, NoDecode, text(Bind.parse)]
+BindAddress = Annotated[Bind, text(Bind.parse)]
 
 
-class SettingsPart(BaseSettings):
+class SettingsPart(BaseModel):
     """Environment variables that belong together. Durations have a unit: ``30s``."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, arbitrary_types_allowed=True)
+
+    def __init__(self, **given: Any) -> None:
+        """Take values by name; the environment has the others, in any case. An empty variable counts as unset."""
+        environment = {name.upper(): value for name, value in os.environ.items() if value}
+        names = {name: PREFIX + name.upper() for name in type(self).model_fields}
+        found = {name: environment[variable] for name, variable in names.items() if variable in environment}
+        super().__init__(**{**found, **given})
 
     def contradictions(self) -> list[str]:
         """Return a line for each contradiction between values; each begins with the variable to change."""
@@ -144,7 +150,7 @@ class Settings(SettingsPart):
         log_format: ``json`` or ``text``; ``text`` by default on a terminal.
     """
 
-    model_config = SettingsConfigDict(extra="allow")  # values for plugins
+    model_config = ConfigDict(extra="allow")  # values for plugins
 
     database_url: DatabaseUrl | None = None
     direct_database_url: DatabaseUrl | None = None
