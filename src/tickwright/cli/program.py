@@ -11,6 +11,7 @@ import typer
 from typer._click.exceptions import NoArgsIsHelpError
 from typer.exceptions import TyperException
 from typer.main import get_command_name
+from typer.models import CommandInfo
 
 from tickwright import __version__
 from tickwright.cli import run as running
@@ -19,14 +20,6 @@ from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.plugin import Plugin
 from tickwright.process.plugins import PLUGINS
 
-app = typer.Typer(
-    name="tickwright",
-    help="Everything that must happen later or again and again, done exactly as promised.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
 WRONG_USE = frozenset(
     {
         "address_unusable",
@@ -49,7 +42,6 @@ WRONG_USE = frozenset(
 """Errors in the command or its environment: exit code 2."""
 
 
-@app.callback(invoke_without_command=True)
 def tickwright(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
@@ -62,7 +54,40 @@ def tickwright(
     configure_logging(json=not sys.stderr.isatty(), level="warning")
 
 
-def _add_commands(plugin: Plugin, command: str, place: str) -> None:
+def _program(arguments: Sequence[str]) -> typer.Typer:
+    """Return the tree of commands; only the called command, where it is one: most modules are those of the others.
+
+    Raises:
+        Rejected: ``invalid_plugin``: a name is taken. Permanent until the plugin is removed.
+    """
+    app = typer.Typer(
+        name="tickwright",
+        help="Everything that must happen later or again and again, done exactly as promised.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(tickwright)
+    running.add_to(app)
+    places = [(plugin, command, place) for plugin in PLUGINS for command, place in plugin.commands.items()]
+    names = Counter([*map(_name, app.registered_commands), *(command for _, command, _ in places)])
+    for name, times in names.items():
+        if times > 1:
+            raise Rejected("invalid_plugin", f"two plugins, or a plugin and the product, have the command {name!r}")
+    wanted = names.keys() & set(arguments[:1]) or names.keys()
+    app.registered_commands = [one for one in app.registered_commands if _name(one) in wanted]
+    for plugin, command, place in places:
+        if command in wanted:
+            _add_commands(app, plugin, command, place)
+    return app
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or get_command_name(getattr(command.callback, "__name__", ""))
+
+
+def _add_commands(app: typer.Typer, plugin: Plugin, command: str, place: str) -> None:
     module, _, name = place.partition(":")
     try:
         added = getattr(import_module(module), name or "app")
@@ -75,25 +100,11 @@ def _add_commands(plugin: Plugin, command: str, place: str) -> None:
             raise Rejected("invalid_plugin", says)
 
 
-running.add_to(app)
-for plugin in PLUGINS:
-    for command, place in plugin.commands.items():
-        _add_commands(plugin, command, place)
-for name, times in Counter(
-    [
-        *(one.name or get_command_name(one.callback.__name__) for one in app.registered_commands if one.callback),
-        *(group.name for group in app.registered_groups),
-    ]
-).items():
-    if times > 1:
-        raise Rejected("invalid_plugin", f"two plugins, or a plugin and the product, have the command {name!r}")
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return the exit code: 0 done, 1 failed, 2 wrong use."""
     as_json = "--json" in arguments
     try:
-        answer = app(args=list(arguments), prog_name="tickwright", standalone_mode=False)
+        answer = _program(arguments)(args=list(arguments), prog_name="tickwright", standalone_mode=False)
         return answer if isinstance(answer, int) and not isinstance(answer, bool) else 0
     except TickwrightError as error:
         show_error(error, as_json=as_json)
