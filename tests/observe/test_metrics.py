@@ -27,7 +27,8 @@ from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.capabilities.reports.plugin import source_of as report_source
 from tickwright.engine.leases import Leases, leases_source
 from tickwright.engine.outbox.relay import relay_source
-from tickwright.observe.metrics import MetricsPage, Sample, Source, TickwrightCollector
+from tickwright.observe.metrics import Sample, Source
+from tickwright.observe.metrics_page import MetricsPage, TickwrightCollector
 from tickwright.plugin import Registrations
 from tickwright.plugin.settings import Bind, Settings
 from tickwright.process.installation import lease_purposes, overview_parts

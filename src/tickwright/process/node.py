@@ -192,7 +192,7 @@ def _build(
         at,
         states=watch.states,
         database=watch.check.answers,
-        metrics=watch.page.render,
+        metrics=watch.render,
         limits=settings.probes_listener,
     )
     direct = Supervised(context.ports.get(DirectConnection), 2 * FAR_CONNECT_TIMEOUT_S)  # it ticks between tries

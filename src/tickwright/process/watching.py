@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry, generate_latest
 
 from tickwright.api.context import Readiness
 from tickwright.engine.facts import Facts
 from tickwright.engine.leases import leases_source
 from tickwright.engine.session import WorkerSession
 from tickwright.observe.isolation import Isolation
-from tickwright.observe.metrics import MetricsPage, Sample, Source, TickwrightCollector
+from tickwright.observe.metrics import Sample, Source
 from tickwright.plugin import Context
 from tickwright.plugin.overview import ANSWER_S, OverviewPart, OverviewParts
 from tickwright.ports.ids import monotonic
@@ -21,6 +21,9 @@ from tickwright.process.health import DatabaseCheck, readiness
 from tickwright.process.installation import metric_specs
 from tickwright.process.supervisor import ServiceState, Supervisor
 from tickwright.store.pool import UNAVAILABLE, DiskFull, Pool
+
+if TYPE_CHECKING:
+    from tickwright.observe.metrics_page import MetricsPage
 
 REMEMBER_S = 2.0
 
@@ -101,21 +104,16 @@ class Watch:
         self._supervisor: Supervisor | None = None
         counters = Facts("session.counter_failed", bytes_max=COUNTERS_BYTES_MAX)
         session.facts["counters"] = partial(counters.read, context.counters)
-        readings = DatabaseReadings(context.pool, context.ports.get(OverviewParts))
-        self._collector = TickwrightCollector(
-            [
-                *context.sources,
-                readings,
-                session_source(session),
-                services_source(self.states),
-                leases_source(context.leased),
-            ],
-            specs=metric_specs(),
-        )
+        self._readings = DatabaseReadings(context.pool, context.ports.get(OverviewParts))
+        self._sources: list[Source] = [
+            *context.sources,
+            self._readings,
+            session_source(session),
+            services_source(self.states),
+            leases_source(context.leased),
+        ]
+        self._specs = list(metric_specs())  # a part of a plugin that cannot be imported ends the start
         self.check = DatabaseCheck(context.pool)
-        self.page = MetricsPage(self._collector, readings.refresh)
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self._collector)
 
     def follow(self, supervisor: Supervisor) -> None:
         """Take the states from ``supervisor``."""
@@ -125,9 +123,20 @@ class Watch:
         """Return the state of every service."""
         return [] if self._supervisor is None else self._supervisor.states()
 
+    @cached_property
+    def page(self) -> "MetricsPage":
+        """The metrics page; its library is loaded with the first scrape."""
+        from tickwright.observe.metrics_page import MetricsPage, TickwrightCollector
+
+        return MetricsPage(TickwrightCollector(self._sources, self._specs), self._readings.refresh)
+
+    async def render(self) -> bytes:
+        """Return the metrics page."""
+        return await self.page.render()
+
     def render_now(self) -> bytes:
         """Return the page with the database's last readings."""
-        return generate_latest(self._registry)
+        return self.page.render_now()
 
     async def ready(self) -> Readiness:
         """Return the readiness of this process for the API's listener."""
