@@ -25,7 +25,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import is_set_within
 from tickwright.observe.logs import without_secrets
-from tickwright.observe.metrics import MetricSpec, Sample, busiest
+from tickwright.observe.metrics import Sample, busiest
 from tickwright.partners import model
 from tickwright.partners.model import Grant, Report, SharedState
 from tickwright.partners.outcomes import Failed, Outcome
@@ -42,17 +42,6 @@ IDLE_S = 1.0
 UNAVAILABLE_S = 0.2
 CALLS_BYTES_MAX = 10_000
 SQL = load("tickwright.partners.sql", "partners.sql")
-METRICS: tuple[MetricSpec, ...] = (
-    MetricSpec("tickwright_partner_calls_total", "counter", ("partner", "outcome"), "Calls that ended here."),
-    MetricSpec("tickwright_partner_running_calls", "gauge", ("partner",), "Calls that run now, in this process."),
-    MetricSpec(
-        "tickwright_partner_closed",
-        "gauge",
-        ("partner",),
-        "1 while paused, in quiet hours, throttled or the breaker is open.",
-    ),
-)
-
 _log = structlog.get_logger("tickwright.partners")
 
 

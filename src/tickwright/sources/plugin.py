@@ -10,6 +10,7 @@ from tickwright.ports.batches import AudienceFile, AudienceFiles, FileFacts
 from tickwright.ports.objects import LazyObjectStore, ObjectStore, WorkFolder
 
 if TYPE_CHECKING:
+    from tickwright.sources.named import Sources
     from tickwright.sources.object_files import ObjectFiles
 
 
@@ -44,9 +45,10 @@ class SourcesPlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer the sources and audience files; each is opened at its first use."""
-        from tickwright.sources.named import Sources, read_source
 
-        def make() -> Sources:
+        def make() -> "Sources":
+            from tickwright.sources.named import Sources, read_source
+
             read = {name: read_source(name, table, [], where=name) for name, table in context.tables("sources").items()}
             terms = {name: one for name, one in read.items() if one is not None}
             sources = Sources(terms, environment_secret, context.ports.get(WorkFolder).path)
@@ -58,7 +60,7 @@ class SourcesPlugin(Plugin):
             context.ports.on_close(made.aclose)
             return made
 
-        context.ports.offer(Sources, make)
+        context.ports.offer("tickwright.sources.named:Sources", make)
         context.ports.offer(AudienceFiles, files)
 
 

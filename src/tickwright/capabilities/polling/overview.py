@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import msgspec
 
 from tickwright.observe.metrics import Sample
-from tickwright.partners.state import state_of
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewBase, OverviewPart, Rates, Reading, Shown, spark
 from tickwright.ports.views import view
 from tickwright.store.pool import Connection
@@ -74,6 +73,8 @@ async def read_polls(connection: Connection) -> Any:
 
 async def read_partners(connection: Connection) -> list[PartnerNow]:
     """Return what became of each partner's last time slots."""
+    from tickwright.partners.state import state_of  # every process has this part, and most never show it
+
     rows = await connection.fetch(SQL["partners"], timeout=ANSWER_S)
     states = [state_of(row)[0] for row in rows]
     return [view(PartnerNow, row, state=_TEXTS.get(state, state)) for row, state in zip(rows, states, strict=True)]

@@ -136,8 +136,6 @@ class ObjectStorePlugin(Plugin):
 
     def provide(self, context: Context) -> None:
         """Offer both ports."""
-        from tickwright.transports.objectstore.folder import LazyFolder
-
         ports, settings = context.ports, context.settings
 
         def objects() -> LazyObjectStore:
@@ -146,6 +144,8 @@ class ObjectStorePlugin(Plugin):
             return store
 
         def folder() -> WorkFolder:
+            from tickwright.transports.objectstore.folder import LazyFolder
+
             made = LazyFolder(work_place(settings))
             ports.on_close(made.aclose)
             return made

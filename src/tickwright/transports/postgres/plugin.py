@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tickwright.plugin import Context, Plugin
+from tickwright.plugin.lazy_broker import LazyBroker
 from tickwright.ports.broker import Broker
 from tickwright.ports.transports import TaskTransport
 
@@ -55,9 +56,13 @@ class PostgresPlugin(Plugin):
 
     def brokers(self, context: Context) -> Sequence[Broker]:
         """Return the broker of ``pg:`` destinations."""
-        from tickwright.transports.postgres.broker import PostgresBroker
 
-        return (PostgresBroker(context.pool),)
+        def broker() -> Broker:
+            from tickwright.transports.postgres.broker import PostgresBroker
+
+            return PostgresBroker(context.pool)
+
+        return (LazyBroker(frozenset({"pg"}), broker),)
 
 
 PLUGIN = PostgresPlugin()

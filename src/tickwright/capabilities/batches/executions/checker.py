@@ -7,12 +7,11 @@ function is a one-shot job, which is its own outbox row: retries, limits and his
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import structlog
 
-from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.domain.errors import Rejected
 from tickwright.engine.outbox.table import put_message
 from tickwright.observe.logs import without_secrets
@@ -22,6 +21,9 @@ from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import REFUSED, Connection
 from tickwright.store.queries import filled, load
+
+if TYPE_CHECKING:  # every process reclaims chunks and so loads this module
+    from tickwright.capabilities.batches.executions.producer import Producer
 
 SQL = filled(filled(load("tickwright.capabilities.batches.sql", "release.sql"), "action"), "header_id")
 WAITING_MAX = 200_000
@@ -154,7 +156,7 @@ def job_of(destination: str) -> str | None:
     return name if scheme == "python" else None
 
 
-def scheduler_source(producer: Producer, checker: Checker) -> Source:
+def scheduler_source(producer: "Producer", checker: Checker) -> Source:
     """Return the metrics of the two loops of the scheduler role."""
 
     def read() -> Sequence[Sample]:

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import structlog
 
-from tickwright.capabilities.reports.merge.steps import Part
-from tickwright.capabilities.reports.parts.spool import private_file
 from tickwright.capabilities.reports.plan import Listener, Plan
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.observe.logs import without_secrets
@@ -35,6 +33,9 @@ from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
+
+if TYPE_CHECKING:  # every process reclaims parts and so loads this module
+    from tickwright.capabilities.reports.merge.steps import Part
 
 SQL = load("tickwright.capabilities.reports.sql", "parts.sql")
 HOLDINGS = (SQL["held"],)
@@ -329,7 +330,7 @@ class PartStorage:
             with suppress(Unavailable):
                 await self._shared.touch(alike, ttl=ttl)
 
-    async def fetch(self, key: PartKey, part: Part, path: Path) -> None:
+    async def fetch(self, key: PartKey, part: "Part", path: Path) -> None:
         """Write a part's rows into a new file.
 
         Raises:
@@ -354,7 +355,7 @@ class PartStorage:
         if await asyncio.to_thread(_checksum, path) != part.checksum:
             raise LostPartError(f"{key.listener}: its rows have changed")
 
-    async def _fetch_object(self, key: PartKey, part: Part, path: Path) -> None:
+    async def _fetch_object(self, key: PartKey, part: "Part", path: Path) -> None:
         object_key = part.object_key or ""
         size = await self._objects.size(object_key)
         if size is not None and size != part.bytes:  # a foreign file may be of any size
@@ -411,6 +412,8 @@ def _as_array(lines: bytes) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
+    from tickwright.capabilities.reports.parts.spool import private_file
+
     with private_file(path, os.O_TRUNC) as file:
         file.write(data)
 
