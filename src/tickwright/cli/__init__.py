@@ -1,5 +1,6 @@
 """The command line. Exit codes: 0 done, 1 failed, 2 wrong use."""
 
+import gc
 import sys
 
 from tickwright.domain.errors import TickwrightError
@@ -7,6 +8,7 @@ from tickwright.domain.errors import TickwrightError
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    gc.disable()  # loading makes many objects, of which almost all stay
     try:
         from tickwright.cli.program import run
     except TickwrightError as error:  # an installed plugin is broken, and the commands are those of plugins
@@ -14,4 +16,6 @@ def main() -> None:
 
         show_error(error, as_json="--json" in sys.argv)
         sys.exit(2)
+    gc.freeze()
+    gc.enable()
     sys.exit(run(sys.argv[1:]))

@@ -82,6 +82,7 @@ def run(
 
 
 def _run(roles: list[str], app: str | None) -> None:
+    gc.set_threshold(50_000, 20, 50)  # less often than per batch; now, because much is loaded below
     import uvloop
 
     from tickwright.process.loading import load_settings_with_app, registered_by
@@ -92,7 +93,7 @@ def _run(roles: list[str], app: str | None) -> None:
     settings = load_settings_with_app(app=app)
     start_logging(settings)
     registrations = registered_by(settings.app)
-    _collect_garbage_less()
+    gc.freeze()  # what is loaded stays, and is not searched for garbage
     uvloop.run(_to_the_end(run_node(settings, roles, registrations=registrations, signals=True)))
 
 
@@ -110,12 +111,6 @@ async def _to_the_end(node: Coroutine[Any, Any, None]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _collect_garbage_less() -> None:
-    """Exclude long-lived objects from garbage collection, and collect less often than per batch."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def _role(role: str) -> Callable[..., None]:
