@@ -306,15 +306,28 @@ def test_a_port_that_is_in_use_is_one_line(env: dict[str, str]) -> None:
 def test_a_command_imports_nothing_that_it_does_not_use(mail: dict[str, str]) -> None:
     """Drivers and frameworks cost most of a command's time: help needs none of them."""
     heavy = (
-        "aiohttp", "alembic", "asyncpg", "fastapi", "prometheus_client", "psycopg", "rich.progress", "sqlalchemy",
-        "structlog",
+        "aiohttp", "alembic", "asyncpg", "fastapi", "prometheus_client", "psycopg", "pydantic_settings",
+        "rich.progress", "sqlalchemy", "structlog",
     )  # fmt: skip
     program = (
         "import sys; from tickwright.cli.program import run; run(sys.argv[1:]); "
         f"print(*(name for name in {heavy} if name in sys.modules), file=sys.stderr)"
     )
-    used = "asyncpg fastapi prometheus_client structlog"
+    used = "asyncpg fastapi structlog"
     for words, wanted in (["--help"], ""), (["jobs", "list"], used), (["jobs", "schedule", "mail"], used):
+        command = [sys.executable, "-c", program, *words]
+        said = subprocess.run(command, env=mail, cwd="/", capture_output=True, text=True, check=True)
+        assert said.stderr.splitlines()[-1:] == [wanted], words
+
+
+def test_a_command_loads_no_other_command(mail: dict[str, str]) -> None:
+    """Building the options of all commands takes longer than a command that is called."""
+    program = (
+        "import sys; from tickwright.cli.program import run; run(sys.argv[1:]); "
+        "print(*sorted(name for name in sys.modules if name.startswith('tickwright.cli.commands.')), file=sys.stderr)"
+    )
+    own = "tickwright.cli.commands.task_types"
+    for words, wanted in (["worker", "--help"], ""), (["task-types", "--help"], own):
         command = [sys.executable, "-c", program, *words]
         said = subprocess.run(command, env=mail, cwd="/", capture_output=True, text=True, check=True)
         assert said.stderr.splitlines()[-1:] == [wanted], words
