@@ -102,7 +102,7 @@ async def test_a_process_that_looked_for_itself_wakes_no_other(database_url: str
 
 
 @pytest.mark.parametrize("payload", ["group", "group 1", "group 1 x", "group x 1", "other 1 5", "group 1 -1", "later"])
-async def test_a_payload_of_others_wakes_nobody(database_url: str, payload: str) -> None:
+async def test_a_payload_of_others_wakes_no_process(database_url: str, payload: str) -> None:
     """Everyone who may connect to the database may notify."""
     async with group(database_url, 2) as (wakeups, _, connection):
         events = [wakeup.subscribe() for wakeup in wakeups]
@@ -111,7 +111,7 @@ async def test_a_payload_of_others_wakes_nobody(database_url: str, payload: str)
 
 
 async def test_a_process_looks_when_it_begins_to_lead(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a leader that is dead or stopped was told of is found by the next one."""
+    """Work that was announced to a leader that is dead or stopped is found by the next one."""
     monkeypatch.setattr(listener, "LATER_S", 0.05)
     async with group(database_url, 2) as (wakeups, beats, _):
         number = int((database_seconds() or 0.0) // ROUND_S)

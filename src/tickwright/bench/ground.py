@@ -48,6 +48,8 @@ SHOWN = (
 DATABASE = f"tickwright_bench_{os.getpid()}"
 READER = "tickwright_bench_reader"
 CHECK_S = 0.02
+COMPILING = "PYTHONDONTWRITEBYTECODE"
+"""With it each process would compile all modules; an installation has them compiled."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -92,7 +94,7 @@ class Ground:
 
     def _variables(self) -> dict[str, str]:
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith("TICKWRIGHT_")},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("TICKWRIGHT_", COMPILING))},
             "TICKWRIGHT_DATABASE_URL": self.url,
             "TICKWRIGHT_METRICS_BIND": "127.0.0.1:0",
         }
