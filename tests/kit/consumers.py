@@ -179,6 +179,7 @@ async def running_consumer(
     calls_max: int = 50,
     probe: Probe = NO_PROBE,
     source_of: Callable[[Pool, WorkerSession], PollSource] = QueueSource,
+    group: str | None = None,
 ) -> AsyncIterator[Consumer]:
     """Run a consumer in this process; partners without a function are called by HTTP. Stop it in two steps."""
     pool = await open_pool(url, max_size=6)
@@ -200,6 +201,7 @@ async def running_consumer(
         lambda name, settings: given.get(name) or of(name, settings),
         destination=EVENTS_TO,
         calls_max=calls_max,
+        group=group,
         probe=probe,
     )
     feeding = [source] if isinstance(source, KafkaPollSource) else []

@@ -25,7 +25,9 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ScanEvent, Throttled
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.polling.service import PollingService
+from tickwright.engine.wakeup.turns import Turns
 from tickwright.partners.contract import put_partner
+from tickwright.store.pool import Pool
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -460,3 +462,22 @@ async def test_a_poll_with_another_partner_or_external_id_makes_no_call(database
             await side.pool.execute(forged + "VALUES ($1, $2, $3, $4, $5, $6)", *values)
         await eventually_async(lambda: queue_empty(side.pool))
     assert sorted(asked) == sorted([*ours.external_ids, *theirs.external_ids])
+
+
+async def test_a_backlog_waits_for_room_and_not_for_turns(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer of a large group has a turn every four seconds; its room for a partner is much smaller than that."""
+    began: list[int] = []
+
+    async def same(poll: Poll) -> Answer:
+        began.append(poll.tracker_id)
+        return Answer("in_transit")
+
+    monkeypatch.setattr(Turns, "alone", property(lambda _: False))
+    monkeypatch.setattr(Turns, "next_in_s", lambda _: 3600.0 if began else 0.05)
+    trackers = await seed(pool, 400, rate="1000/s")
+    await pool.execute("DELETE FROM tickwright.poll_queue")
+    await deliver(pool, trackers, turn_polls=5)
+    async with running_consumer(database_url, functions={"acme": same}, group="polls"):
+        await eventually_async(lambda: all_done(pool, trackers))

@@ -1,9 +1,10 @@
 """Tasks of fan-out inside PostgreSQL: held under a lease, released, dead-lettered, and requeued."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
@@ -11,6 +12,9 @@ from kit.fanout import running
 from kit.pg_tasks import PgFanout
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Unavailable
+from tickwright.engine.wakeup.turns import Turns
+from tickwright.ports.ids import monotonic
+from tickwright.ports.session import Place, Session
 from tickwright.ports.task_queue import Delivery
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.postgres.broker import DELIVERIES_MAX, PostgresDeadLetters, PostgresTaskQueue
@@ -53,6 +57,40 @@ async def test_a_consumer_takes_no_more_messages_than_it_has_slots(pool: Pool, q
     assert (
         await pool.fetchval("SELECT count(*) FROM tickwright.messages WHERE message_id = $1", taken[0].message_id) == 0
     )
+
+
+class Member:
+    """What a session tells of the turns: this consumer has one other beside it."""
+
+    def join(self, _group: str, _joins: object) -> Callable[[], Place]:
+        """Return the place."""
+        return lambda: Place(others=1, before=0, listens=True, listens_next=True, round=0)
+
+
+async def test_consumers_take_turns_and_wait_for_none_while_more_is_there(
+    pool: Pool, queue: PgFanout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle one takes at its turn only; one that found as much as it had room for takes with each free slot."""
+    turn_s = [0.05]
+    monkeypatch.setattr(Turns, "next_in_s", lambda _: turn_s[0])
+    source = PostgresTaskQueue(pool, queue.names.queue, slots=2, session=cast("Session", Member()))
+    async with running([source]):
+        await eventually_async(lambda: source.last_tick_age_s() is not None, what="it has looked")
+        await queue.put(*"abcdef")
+        held = [await take(source)]
+        turn_s[0] = 3600.0
+        for _ in range(5):
+            await source.ack(held.pop())
+            held.append(await take(source))
+        await source.ack(held.pop())
+        await eventually_async(
+            lambda: source._turn_s > monotonic() + 1800, what="nothing was left: it waits for its turn"
+        )
+        await queue.put("later")
+        source.wakeup.set()
+        ticked = source._ticked_s
+        await eventually_async(lambda: source._ticked_s != ticked, what="it has had another round")
+        assert await queue.count(queue.names.queue) == 1
 
 
 async def test_a_message_stays_with_its_consumer_however_long_it_takes(pool: Pool, queue: PgFanout) -> None:

@@ -127,7 +127,7 @@ class PollConsumer(LoopService):
         self._not_begun: list[PollGroup] = []
         self._names = AccountNames()
         self._partners: Sequence[PartnerRow] | None = None
-        self._knows_partners = False
+        self._knows_partners = self._lacks_room = False
         self._turns = None if group is None else Turns(session.join(group, self._takes_more), TAKE_S)
         self._swept_s = self._ended_at_s = -math.inf
         self._take_ended = asyncio.Event()
@@ -190,8 +190,11 @@ class PollConsumer(LoopService):
             self._take_ended.set()
 
     async def _wait_for_polls(self) -> None:
-        """Wait until this process takes again: where others take from the same source, at its own turn."""
-        if self._turns is None or self._turns.alone:
+        """Wait until this process takes again: where others take from the same source, at its own turn.
+
+        While a partner has no room, more of its polls may wait: then each poll that ends counts.
+        """
+        if self._turns is None or self._turns.alone or self._lacks_room:
             await self._pause(TAKE_S)
         else:
             await self.rest(self._turns.next_in_s())
@@ -286,6 +289,7 @@ class PollConsumer(LoopService):
         await self._drop_ended()
         await self._release_not_begun()
         room = {number: dispatcher.room() for number, dispatcher in self._dispatchers.items()}
+        self._lacks_room = not all(most for number, most in room.items() if self._dispatchers[number].courier)
         groups = await self._source.take({number: most for number, most in room.items() if most})
         self._abandon_lost()
         if not groups:
