@@ -21,7 +21,7 @@ SQL = {name: "\n".join(text.splitlines()[1:]) for name, text in _SQL.items()}
 BARS = {
     "drain_1p_per_s": "≥ 0.60 of limit_2p",
     "drain_2p_per_s": "≥ 0.70 of limit_2p",
-    "drain_1p_history_per_s": "≥ 0.45 of limit_2p",
+    "drain_1p_history_per_s": "≥ 0.50 of limit_2p",
     "enqueue_bulk_per_s": "≥ 150,000",
     "enqueue_single_per_s": "≥ 30,000",
     "enqueue_rest_per_s": "≥ 8,000",
