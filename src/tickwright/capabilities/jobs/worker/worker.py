@@ -36,7 +36,6 @@ from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
-from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import within_an_hour
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
@@ -415,7 +414,7 @@ class BrokerCall:
 
     def __init__(self, kind: TaskType, broker: Broker) -> None:
         self._kind, self._broker = kind, broker
-        with suppress(Rejected):  # a job that goes there reports it; here the check only loads the broker's code
+        with suppress(Exception):  # a job that goes there reports it; here the check only loads the broker's code
             broker.check(kind.target)
 
     async def __call__(self, job: Job) -> AttemptOutcome:
