@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--jobs", type=int, default=20_000, help="callbacks per run")
-        parser.add_argument("--runs", type=int, default=3, help="runs; the median counts")
+        parser.add_argument("--runs", type=int, default=5, help="runs; the median counts")
 
     return run_bench("callbacks", arguments, _measure, options=options, bars=BARS)
 
