@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -28,33 +29,35 @@ CHANNEL = "work"
 class Heartbeats:
     """What a session's heartbeats tell of one group; the rest of a session is not used here."""
 
-    place: Place | None = None
+    others: int = 0
+    before: int = 0
+    leads_from: float = inf
+    """The round in which it begins to lead."""
 
     def join(self, _group: str, _joins: Callable[[], bool]) -> Callable[[], Place | None]:
-        """Return the place that the test has set."""
-        return lambda: self.place
+        """Return its place, as a heartbeat of this moment would: the test may take any time."""
+        return lambda: Place(self.others, self.before, now() >= self.leads_from, now() + 1 >= self.leads_from, now())
 
 
-def places(size: int, leader: int = 0, round_: int | None = None) -> list[Place]:
-    """Return the places of a group whose member ``leader`` leads in this round and in the next one."""
-    number = int((database_seconds() or 0.0) // ROUND_S) if round_ is None else round_
-    return [Place(size - 1, before, before == leader, before == leader, number) for before in range(size)]
+def now() -> int:
+    """Return the number of the present round."""
+    return int((database_seconds() or 0.0) // ROUND_S)
 
 
 @asynccontextmanager
 async def group(url: str, size: int) -> AsyncIterator[tuple[list[LedWakeup], list[Any], asyncpg.Connection]]:
     """Yield the wake-ups of ``size`` processes, the first of which leads, what sets their places, and a connection."""
-    wakeups, beats = [], []
+    wakeups: list[LedWakeup] = []
+    beats: list[Heartbeats] = []
     async with AsyncExitStack() as stack:
         for _ in range(size):
             direct, beside = await stack.enter_async_context(opened(url))
-            beats.append(Heartbeats())
+            beats.append(Heartbeats(size - 1, len(beats)))
             wakeups.append(LedWakeup(direct, CHANNEL, beats[-1], "group"))  # type: ignore[arg-type]
             wakeups[-1].join(lambda: True)
             await direct.listen({CHANNEL: wakeups[-1]._notified})
         record_database_time(float(await beside.fetchval("SELECT date_part('epoch', clock_timestamp())")))
-        for beat, place in zip(beats, places(size), strict=True):
-            beat.place = place
+        beats[0].leads_from = 0
         yield wakeups, beats, beside
 
 
@@ -114,12 +117,12 @@ async def test_a_process_looks_when_it_begins_to_lead(database_url: str, monkeyp
     """Work that was announced to a leader that is dead or stopped is found by the next one."""
     monkeypatch.setattr(listener, "LATER_S", 0.05)
     async with group(database_url, 2) as (wakeups, beats, _):
-        number = int((database_seconds() or 0.0) // ROUND_S)
-        beats[1].place = Place(1, 1, False, True, number)  # it leads in the next round
+        number = now()
+        beats[1].leads_from = number + 1
         event = wakeups[1].subscribe()
         await wakeups[1].wait(event, 3600.0)
         assert not event.is_set()
-        assert int((database_seconds() or 0.0) // ROUND_S) > number
+        assert now() > number
 
 
 async def test_a_process_that_does_not_lead_waits_for_no_due_instant(
@@ -127,9 +130,7 @@ async def test_a_process_that_does_not_lead_waits_for_no_due_instant(
 ) -> None:
     """Each process knows the next one, and only the leader looks then; the others look rarely."""
     monkeypatch.setattr(listener, "FOLLOW_S", 0.5)
-    async with group(database_url, 2) as (wakeups, beats, _):
-        for beat, place in zip(beats, places(2), strict=True):
-            beat.place = place
+    async with group(database_url, 2) as (wakeups, _, _):
         ended: list[int] = []
 
         async def waits(number: int) -> None:

@@ -58,7 +58,7 @@ def _measure(ground: Ground, options: argparse.Namespace, say: Callable[[str], N
         return {
             "bare_per_s": median(bare),
             "callbacks_per_s": median(rates),
-            "share_of_bare": median([ours / theirs for ours, theirs in zip(rates, bare, strict=True)]),
+            "share_of_bare": median([rate / limit for rate, limit in zip(rates, bare, strict=True)]),
             "received": ours.recv(),
             "sent": 2 * options.jobs * options.runs,
         }

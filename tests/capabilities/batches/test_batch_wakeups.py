@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 from unittest.mock import AsyncMock
 
 import pytest
 
-from kit.batches import BatchWorld, Numbers
+from kit.batches import BatchWorld, Numbers, Process
 from kit.claims import open_owners
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.capabilities.batches.executions.consumer import CHANNEL
@@ -67,6 +68,25 @@ async def three_work_at_once(batches: BatchWorld, monkeypatch: pytest.MonkeyPatc
 async def test_a_full_consumer_passes_chunks_on(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notification wakes one of three; all of them work at once nevertheless."""
     await three_work_at_once(batches, monkeypatch, 60)
+
+
+def leads(process: Process) -> bool:
+    """Return whether new work is announced to it."""
+    return cast("listener.LedWakeup", process.consumer._wakeups)._turns.listens()
+
+
+async def test_an_execution_does_not_wait_for_a_leader_that_is_gone(
+    batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends as a killed process does, and nothing else tells the other one of the execution."""
+    monkeypatch.setattr(listener, "FOLLOW_S", NEVER_S)
+    processes = [await batches.process(Numbers(members=30)) for _ in range(2)]
+    for process in processes:
+        await process.session.renew()  # they know of each other
+    leader = next(process for process in processes if leads(process))
+    await leader.vanish()
+    row = await batches.over(await batches.start(await batches.put()))
+    assert row["chunks_done"] == 3
 
 
 @pytest.mark.mutant

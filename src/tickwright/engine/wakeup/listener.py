@@ -22,7 +22,9 @@ LOCK_CLASS = 7313
 HOPS_MAX = 1000
 """To how many processes a notification is passed on at most."""
 FOLLOW_S = 20.0
+"""How often a process looks that does not lead, in case that a notification was lost."""
 UNHEARD_S = 0.5
+"""How often all of them together look while no notification can arrive."""
 LATER_S = 0.01
 """By how much a wait ends later than a round, so that the next one has begun."""
 AWAKE = "awake"
@@ -134,7 +136,7 @@ class LedWakeup(WakeupListener):
 
     @property
     def _follow_s(self) -> float:
-        """Seconds after which a process looks that does not lead; all of them together look every half second."""
+        """Seconds after which a process looks that does not lead."""
         place = self._place()
         return FOLLOW_S if self.works or place is None else min(FOLLOW_S, UNHEARD_S * (place.others + 1))
 

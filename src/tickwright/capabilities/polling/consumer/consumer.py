@@ -128,7 +128,7 @@ class PollConsumer(LoopService):
         self._names = AccountNames()
         self._partners: Sequence[PartnerRow] | None = None
         self._knows_partners = self._lacks_room = False
-        self._turns = None if group is None else Turns(session.join(group, self._takes_more), TAKE_S)
+        self._turns = None if group is None else Turns(session.join(group, lambda: not self.stopping.is_set()), TAKE_S)
         self._swept_s = self._ended_at_s = -math.inf
         self._take_ended = asyncio.Event()
         self._take_ended.set()
@@ -198,10 +198,6 @@ class PollConsumer(LoopService):
             await self._pause(TAKE_S)
         else:
             await self.rest(self._turns.next_in_s())
-
-    def _takes_more(self) -> bool:
-        """Return whether it takes turns with the others."""
-        return not self.stopping.is_set()
 
     async def _read_partners(self, connection: Connection) -> Callable[[], None]:
         """Read the partners with the heartbeat; the next round adopts them."""
