@@ -54,9 +54,9 @@ FULL_S = 1.0
 """A worker whose slots are full for longer has no share of limited types until one is free."""
 SHARE_S = 0.2
 """How long a claim waits for a share. After that, a blocked lock delays no other type."""
-BATCH_MAX = 2000
+BATCH_MAX = 4000
 PREFETCH_S = 0.2
-PREFETCH_MAX = 8000
+PREFETCH_MAX = 16_000
 RATE_WINDOW_S = 0.05
 BACKLOG_MAX = 20_000
 HELD_BYTES_MAX = 128 * 1024 * 1024
@@ -111,6 +111,7 @@ class Claimer:
         self._turn = 0
         self._others_are_late = False
         self._pending: PendingClaim | None = None
+        self._arrived: ClaimedJobs | None = None
         self._rate_limited_plan: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._sweep_plan: ClaimPlan | None = None
@@ -205,11 +206,12 @@ class Claimer:
             sharing.result()
 
     def unaccepted(self) -> Sequence[ClaimedRow]:
-        """Return the jobs of a finished claim that are not taken over yet."""
+        """Return the jobs of finished claims that are not taken over yet."""
+        rows = list(self._arrived.rows) if self._arrived else []
         answer = None if self._pending is None else self._pending.answer
-        if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
-            return []
-        return answer.result().rows
+        if answer is not None and answer.done() and not answer.cancelled() and answer.exception() is None:
+            rows += answer.result().rows
+        return rows
 
     def may_return(self) -> Counter[str]:
         """Return how many jobs running claims may still return, by type."""
@@ -231,7 +233,11 @@ class Claimer:
             self._pending = None
         full = self._frontier.note(pending.plan, pending.scope, claimed)
         if full:  # the database claims the next batch while this one is taken over
-            self._pending = self._start_claim(arriving=claimed)
+            self._arrived, self._pending = claimed, self._start_claim(arriving=claimed)
+            try:
+                await asyncio.sleep(0)  # sends the statement
+            finally:
+                self._arrived = None
         self._accept(claimed)
         await self._claim_rate_limited(self._budget())
         if full or pending.follows:  # the last claim of a drain did not start from the head: one more must

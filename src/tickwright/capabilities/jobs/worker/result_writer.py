@@ -42,6 +42,7 @@ from tickwright.capabilities.jobs.model import (
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
+from tickwright.engine.tasks import is_set_within
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
 from tickwright.ports.ids import monotonic, random_unit
@@ -51,7 +52,11 @@ from tickwright.store.pool import UNAVAILABLE
 
 FLUSH_GAP_S = 0.05
 FLUSHES_AT_ONCE = 2
-BATCH_MAX = 1000
+BESIDE_S = 0.2
+"""A statement that takes longer waits for a row or a slow server; the next one then runs beside it."""
+FULL = 2000
+"""So many results are written without further waiting."""
+BATCH_MAX = 8000
 RETRY_S = 0.2
 LOCKED_AGAIN_S = 1.0
 PASSES_LOCKED_S = 60.0
@@ -279,6 +284,7 @@ class ResultWriter:
         self._stopping = False
         self._runs = False
         self._awake = False
+        self._full = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -290,9 +296,12 @@ class ResultWriter:
 
     def add_completed(self, job_id: int, *, keep: bool) -> None:
         """Queue the common case: completed, without a result."""
-        (self.kept if keep else self.forgotten).append(job_id)
+        ids = self.kept if keep else self.forgotten
+        ids.append(job_id)
         if not self._awake:
             self.wake()
+        if len(ids) == FULL:
+            self._full.set()
 
     def add(self, kind: str, job_id: int, *values: Any) -> None:
         """Queue one result; ``kind`` is a query of ``results.sql``, ``values`` its further columns."""
@@ -303,6 +312,8 @@ class ResultWriter:
         for column, value in zip(batch.columns, values, strict=True):
             column.append(value)
         self.wake()
+        if len(batch.ids) == FULL:
+            self._full.set()
 
     @property
     def backlog(self) -> int:
@@ -360,10 +371,13 @@ class ResultWriter:
             self._idle.set()
 
     async def _pause(self) -> None:
-        if len(self._writing) >= FLUSHES_AT_ONCE:
-            await asyncio.wait(self._writing, return_when=asyncio.FIRST_COMPLETED)
-        elif self._queued < BATCH_MAX:
-            await asyncio.sleep(FLUSH_GAP_S)
+        """Let results gather. One large statement at a time costs less than several small ones beside each other."""
+        if self._queued < FULL:
+            self._full.clear()
+            await is_set_within(self._full, FLUSH_GAP_S)
+        if self._writing:
+            at_most_s = BESIDE_S if len(self._writing) < FLUSHES_AT_ONCE else None
+            await asyncio.wait(self._writing, timeout=at_most_s, return_when=asyncio.FIRST_COMPLETED)
 
     def _start_writes(self) -> None:
         token = self._session.token

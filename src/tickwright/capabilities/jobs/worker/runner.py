@@ -42,6 +42,7 @@ from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 
 YIELD_AFTER_S = 0.001
+"""How long all slots together work before the event loop turns: answers of the database wait no longer."""
 CHECK_EVERY_S = 0.05
 TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
@@ -73,6 +74,7 @@ class Runner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = Context()
         self._waking = False
+        self._yield_at_s = 0.0
         self._generation: object | None = None
         """Identifies the open slots; slots of another generation take no more attempts."""
         self._all_ended = asyncio.Event()
@@ -251,12 +253,12 @@ class Runner:
         ready, blocked, running = self._ready, self._blocked, self._running
         context = self._context
         me: Any = asyncio.current_task()
-        now = worked_since = monotonic()
+        now = monotonic()
         # Compare the context, so that what a handler sets ends with its attempt.
         while self._generation is generation and _are_equal(copy_context(), context):
             if not ready:
                 await self._until_ready()
-                now = worked_since = monotonic()
+                now = monotonic()
             job = ready.popleft()
             if ready and not self._waking:
                 self._wake_one()
@@ -266,7 +268,7 @@ class Runner:
             asks = threaded or state.task_type.waits or row.expires_s is not None or len(running) >= self.type_slots_max
             if asks and not self._admit(job, threaded, now_s):
                 await asyncio.sleep(0)
-                now = worked_since = monotonic()
+                now = monotonic()
                 continue
             job.started_s = began = now
             running[me] = job
@@ -290,9 +292,10 @@ class Runner:
             if self._free_below and len(ready) < self._free_below:
                 self._free_below = 0
                 self.freed()
-            if now - worked_since > YIELD_AFTER_S:
+            if now > self._yield_at_s:
                 await asyncio.sleep(0)
-                now = worked_since = monotonic()
+                if (now := monotonic()) > self._yield_at_s:
+                    self._yield_at_s = now + YIELD_AFTER_S
 
     def _new_slot(self, number: int) -> asyncio.Task[None]:
         slot = asyncio.get_running_loop().create_task(self._slot(self._generation), context=self._context.copy())
