@@ -250,6 +250,7 @@ class JobLife(RuleBasedStateMachine):
         else:
             job.free("pending")
             job.due = True
+            job.by_hand = job.by_hand or (name == "retry" and job.attempts >= job.max_attempts)  # no worker writes that
             job.attempts -= name in {"release", "release_with_error", "snooze"}
 
     @rule(worker=WORKERS)

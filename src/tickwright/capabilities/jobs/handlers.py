@@ -73,14 +73,17 @@ def _call_of(function: Function) -> Call:
     ]
     fields.sort(key=len)  # a struct needs its required fields first; the call passes them by name
     decode = msgspec.json.Decoder(msgspec.defstruct("Arguments", fields)).decode
+    names = [p.name for p in named]
+    get, only = attrgetter(*names), names[0] if len(names) == 1 else None
 
-    def read(payload_json: str) -> Any:
+    def call(job: Job) -> Any:
         try:
-            return decode(payload_json)
+            found = get(decode(job.row.payload))
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise PayloadInvalid(_shortened(str(error))) from error
+        return function(job, **({only: found} if only else dict(zip(names, found, strict=True))))
 
-    return _calls(function, [p.name for p in named], read)
+    return call
 
 
 def _shortened(message: str) -> str:
@@ -89,22 +92,6 @@ def _shortened(message: str) -> str:
         return message
     _, at, place = message[-MESSAGE_CHARS_MAX // 2 :].rpartition(" - at `")
     return f"{without_secrets(message)[: MESSAGE_CHARS_MAX // 2]}…{at}{place if at else ''}"
-
-
-def _calls(function: Function, names: list[str], decode: Callable[[str], Any]) -> Call:
-    if len(names) == 1:
-        get_one, only = attrgetter(names[0]), names[0]
-
-        def call_with_one(job: Job) -> Any:
-            return function(job, **{only: get_one(decode(job.payload_json))})
-
-        return call_with_one
-    get_all = attrgetter(*names)
-
-    def call_with_all(job: Job) -> Any:
-        return function(job, **dict(zip(names, get_all(decode(job.payload_json)), strict=True)))
-
-    return call_with_all
 
 
 NAMES_MAX = 1000

@@ -1,6 +1,7 @@
 """Whether an error is the payload's, and so final, or the handler's."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ class Given:
     """A job with only the fields that a handler's arguments need."""
 
     def __init__(self, payload: Any) -> None:
-        self.payload_json = json.dumps(payload)
+        self.row = SimpleNamespace(payload=json.dumps(payload))
 
 
 def read(_job: object, number: int) -> Any:

@@ -153,7 +153,7 @@ class OutcomeRecorder:
     def record_completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
         self._count(job, "completed")
-        self._writer.add_completed(job.id, keep=job.type_state.task_type.keep_history)
+        self._writer.add_completed(job.row.id, keep=job.type_state.task_type.keep_history)
 
     def record_ended(self, job: Job, outcome: AttemptOutcome) -> None:
         """Record an attempt that ended by itself."""

@@ -267,8 +267,7 @@ class Runner:
             threaded = None if state.is_async else state
             asks = threaded or state.task_type.waits or row.expires_s is not None or len(running) >= self.type_slots_max
             if asks and not self._admit(job, threaded, now_s):
-                await asyncio.sleep(0)
-                now = monotonic()
+                now = await self._turn_loop()
                 continue
             job.started_s = began = now
             running[me] = job
@@ -293,9 +292,15 @@ class Runner:
                 self._free_below = 0
                 self.freed()
             if now > self._yield_at_s:
-                await asyncio.sleep(0)
-                if (now := monotonic()) > self._yield_at_s:
-                    self._yield_at_s = now + YIELD_AFTER_S
+                now = await self._turn_loop()
+
+    async def _turn_loop(self) -> float:
+        """Let the event loop turn, and return the time after it. The first slot that goes on begins a new interval."""
+        await asyncio.sleep(0)
+        now = monotonic()
+        if now > self._yield_at_s:
+            self._yield_at_s = now + YIELD_AFTER_S
+        return now
 
     def _new_slot(self, number: int) -> asyncio.Task[None]:
         slot = asyncio.get_running_loop().create_task(self._slot(self._generation), context=self._context.copy())
