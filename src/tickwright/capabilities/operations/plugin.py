@@ -115,9 +115,12 @@ class OperationsPlugin(Plugin):
             context.add_counters(relay=lambda: {name: getattr(relay.counters, name) for name in names})
         if "api" in context.roles and context.callers is not None:
             from tickwright.capabilities.operations.snapshots import Snapshots
+            from tickwright.engine.session import WorkerSession
 
             # on the pool of the loops, for the requests of all
-            context.run(context.callers.ports.put(Snapshots, ports.get(Snapshots)))
+            snapshots = context.callers.ports.put(Snapshots, ports.get(Snapshots))
+            snapshots.share_with_others(ports.get(WorkerSession))
+            context.run(snapshots)
 
     async def examine(self, context: Context, alive: Mapping[str, int]) -> Sequence[Finding]:
         """Return whether a scheduler and a relay are alive."""

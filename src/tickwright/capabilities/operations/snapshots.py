@@ -3,7 +3,8 @@
 A process reads once for any number of dashboards: what changes every second, and two of the readings that may be some
 seconds old, one statement after the other. A count that stopped at its bound is repeated at every fifth reading. Each
 statement may take a second. A reading takes at most a tenth of the time, so that a slow database is read less often.
-While the database does not answer, the last snapshot stays, with the time since when it is stale, and why.
+While the database does not answer, the last snapshot stays, with the time since when it is stale, and why. Of several
+processes one reads, and the others show its snapshots: ``shared_snapshot.py``.
 
 A snapshot becomes one message per kind of caller, with what that kind may see, for any number of callers. A subscriber
 has the newest message and no queue: a slow reader misses some, and the stream drops one that does not read. Each
@@ -23,20 +24,25 @@ import msgspec
 import structlog
 
 from tickwright.capabilities.operations.overview import Moment, read_moment
+from tickwright.capabilities.operations.shared_snapshot import SharedSnapshot
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import is_set_within
+from tickwright.engine.wakeup.turns import Turns, group_of
 from tickwright.observe.isolation import Isolation
 from tickwright.plugin.overview import ANSWER_S, OverviewBase, OverviewParts, Rates
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.session import Session
 from tickwright.ports.views import ALL, Sight, shown
-from tickwright.store.pool import UNAVAILABLE, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 EVERY_S = 0.95
 IN_USE_S = 5.0
 FRESH_S = 1.5
 SHARE_OF_TIME = 0.1
+FIND_AFTER_S = 0.1
+"""How long after it is due a snapshot of another process should be found."""
 SLOW_PER_REFRESH = 2
 RECOUNT_EVERY = 5
 STREAMS_MAX = 200
@@ -134,7 +140,10 @@ class Snapshots(LoopService):
         self._recount = cycle(range(RECOUNT_EVERY))
         self._seen_at = LONG_AGO
         self._view: OverviewBase | None = None
-        self._reading: asyncio.Task[dict[str, Any]] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._shared: SharedSnapshot | None = None
+        self._turns = Turns(lambda: None)
+        self._found_next_in_s: float | None = None
         self._refreshing = asyncio.Lock()
         self._refreshed_s = self._requested_s = float("-inf")
         self._rest_s = every_s
@@ -147,6 +156,14 @@ class Snapshots(LoopService):
     def view(self) -> Any:
         """The struct of a snapshot."""
         return self._overview.view
+
+    def share_with_others(self, session: Session) -> None:
+        """From now on, read for all processes that show the overview, or let another one of them read."""
+        group = group_of(
+            "overview", self._version, self.view.__struct_fields__, self._overview.series.__struct_fields__
+        )
+        self._shared = SharedSnapshot(group, self._overview)
+        self._turns = Turns(session.join(group, self._is_wanted))
 
     async def latest(self) -> OverviewBase:
         """Return a snapshot that is at most about a second old, with its series; keep taking more for a while.
@@ -239,45 +256,72 @@ class Snapshots(LoopService):
             self._failed(f"the database has not answered within {ANSWER_S:g} s")
         else:
             reading, self._reading = self._reading, None
-            self._take_reading(reading)
+            self._note_reading(reading)
         self._refreshed_s = monotonic()
-        self._rest_s = max(self._every_s, (self._refreshed_s - began_s) / SHARE_OF_TIME) - (self._refreshed_s - began_s)
+        self._rest_s = self._rest_after(self._refreshed_s - began_s)
+        if self._found_next_in_s is not None:
+            self._rest_s = min(self._rest_s, max(0.0, self._found_next_in_s) + FIND_AFTER_S)
         self._publish()
 
-    def _take_reading(self, reading: "asyncio.Task[dict[str, Any]]") -> None:
+    def _rest_after(self, took_s: float) -> float:
+        return max(self._every_s, took_s / SHARE_OF_TIME) - took_s
+
+    def _note_reading(self, reading: "asyncio.Task[None]") -> None:
         if reading.cancelled():  # by `stop`, which must not cancel a request that waits for it
             return
         try:
-            read = reading.result()
+            reading.result()
         except TimeoutError:
             self._failed(f"a query took longer than {ANSWER_S:g} s")
         except UNAVAILABLE as error:
             _log.warning("overview.database_unavailable", error=repr(error)[:300])
             self._failed("the database does not answer")
-        else:
-            self._take(read)
 
-    async def _read(self) -> dict[str, Any]:
-        """Read what changes every second, and the next two of the other readings; the first time, all."""
+    async def _read(self) -> None:
+        """Find the snapshot of another process, or take one, and share it with others."""
+        began_s = monotonic()
+        self._found_next_in_s = None
         async with self._pool.acquire(timeout=ANSWER_S) as connection:
-            await self._probe.reached("overview.before_reading")
             self._asked_keys = {one.key_id for one in self._subscribers if one.key_id is not None}
             self._asked_sessions = {one.session_id for one in self._subscribers if one.session_id is not None}
-            before = self._read_last if next(self._recount) else {}
-            keys, sessions = self._asked_keys, self._asked_sessions
-            moment = await read_moment(connection, after=self._seen_at, keys=keys, sessions=sessions)
-            found: dict[str, Any] = {"moment": moment}
-            for name, read in self._overview.fast.items():
-                with self._isolation.part(name):
-                    found[name] = await read(connection, before.get(name))
-            readings = self._overview.readings
-            names = readings if not self._read_last else [next(self._next_readings) for _ in range(SLOW_PER_REFRESH)]
-            for name in names:
-                with self._isolation.part(name):
-                    found[name] = await readings[name](connection)
-            return found
+            shared = None if self._turns.alone else self._shared
+            if shared is not None and not shared.is_ours and await self._find(connection, shared):
+                return
+            point = self._take(await self._read_all(connection))
+            if shared is not None and shared.is_ours and self._view is not None:
+                await shared.share(connection, self._view, point, self._rest_after(monotonic() - began_s))
 
-    def _take(self, read: dict[str, Any]) -> None:
+    async def _find(self, connection: Connection, shared: SharedSnapshot) -> bool:
+        """Take over what another process has read; return ``False`` where this one must read."""
+        found = await shared.find(connection, self._asked_keys, self._asked_sessions)
+        if (found.is_overdue and await shared.take_over(connection)) or not (found.view or self._view):
+            return False
+        self._found_next_in_s, self._read_last = found.due_in_s, {}  # after a while, all that was read here is old
+        if found.view is not None and (self._view is None or found.view.at > self._view.at):
+            self._view = found.view
+            self._add_point({"at": found.view.at, **found.point})
+        self._end_invalid(found.good_keys, found.good_sessions)
+        return True
+
+    async def _read_all(self, connection: Connection) -> dict[str, Any]:
+        """Read what changes every second, and the next two of the other readings; the first time, all."""
+        await self._probe.reached("overview.before_reading")
+        before = self._read_last if next(self._recount) else {}
+        keys, sessions = self._asked_keys, self._asked_sessions
+        moment = await read_moment(connection, after=self._seen_at, keys=keys, sessions=sessions)
+        found: dict[str, Any] = {"moment": moment}
+        for name, read in self._overview.fast.items():
+            with self._isolation.part(name):
+                found[name] = await read(connection, before.get(name))
+        readings = self._overview.readings
+        names = readings if not self._read_last else [next(self._next_readings) for _ in range(SLOW_PER_REFRESH)]
+        for name in names:
+            with self._isolation.part(name):
+                found[name] = await readings[name](connection)
+        return found
+
+    def _take(self, read: dict[str, Any]) -> Mapping[str, Any]:
+        """Make a snapshot of what was read; return its point of the series."""
         self._read_last |= read
         moment: Moment = read["moment"]
         self._seen_at = moment.at - REREAD
@@ -293,9 +337,14 @@ class Snapshots(LoopService):
             **shown.fields,
         )
         self._add_point({"at": moment.at, **shown.points})
+        self._end_invalid(moment.good_keys, moment.good_sessions)
+        return shown.points
+
+    def _end_invalid(self, good_keys: frozenset[int], good_sessions: frozenset[int]) -> None:
+        """End the streams whose keys or sessions were asked for and are no longer valid."""
         for subscriber in self._subscribers:
-            ended = subscriber.session_id in self._asked_sessions - moment.good_sessions
-            if ended or subscriber.key_id in self._asked_keys - moment.good_keys:
+            ended = subscriber.session_id in self._asked_sessions - good_sessions
+            if ended or subscriber.key_id in self._asked_keys - good_keys:
                 subscriber.end()
 
     def _counters_of(self, said: msgspec.Raw) -> Any:

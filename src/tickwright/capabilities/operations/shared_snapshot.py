@@ -1,0 +1,95 @@
+"""One snapshot for all processes that show the overview: one of them reads it, the others find it in a table.
+
+The process that has read last reads again, and so on while it shows the overview. The others find its snapshots with
+one statement a second, which also checks their keys and sessions. When a snapshot is overdue, the first process that
+finds this takes over: the fence rises, and the former one no longer writes. The database's clock decides.
+
+A process that is the only one shares nothing, because nobody would find it. Processes know of each other from their
+heartbeats; for these few seconds two of them may read. Processes of different releases or with different plugins show
+different fields, and share with their equals only.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from tickwright.plugin.overview import ANSWER_S, OverviewBase, OverviewParts
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load
+
+GRACE_S = 0.5
+"""A snapshot that is later than this has lost its process: another one takes over."""
+
+_SQL = load("tickwright.capabilities.operations.sql", "shared_snapshot.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The snapshot of another process.
+
+    Attributes:
+        view: ``None`` where it has taken none yet.
+        point: Of the series.
+        due_in_s: When the next one is due; overdue below 0. ``None``: there is no such process.
+        good_keys: The API keys that are valid, of those asked for; ``good_sessions``: the sessions of browsers.
+    """
+
+    view: OverviewBase | None
+    point: dict[str, Any]
+    due_in_s: float | None
+    good_keys: frozenset[int]
+    good_sessions: frozenset[int]
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether another process should take over."""
+        return self.due_in_s is None or self.due_in_s < -GRACE_S
+
+
+class _Content(msgspec.Struct):
+    view: Any
+    point: dict[str, Any]
+
+
+class SharedSnapshot:
+    """The row of one format."""
+
+    def __init__(self, format_: str, parts: OverviewParts) -> None:
+        self._format, self._parts = format_, parts
+        self._fence: int | None = None
+        self._decode = msgspec.json.Decoder(_Content).decode
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process reads, as far as it knows."""
+        return self._fence is not None
+
+    async def find(self, connection: Connection, keys: Collection[int], sessions: Collection[int]) -> Found:
+        """Return what another process has read; which of ``keys`` and ``sessions`` are valid."""
+        row = await connection.fetchrow(_SQL["find"], self._format, list(keys), list(sessions), timeout=ANSWER_S)
+        content = None if row["content"] is None else self._decode(row["content"])
+        return Found(
+            self._parts.read(content.view) if content else None,
+            content.point if content else {},
+            row["due_in_s"],
+            frozenset(row["good_keys"]),
+            frozenset(row["good_sessions"]),
+        )
+
+    async def take_over(self, connection: Connection) -> bool:
+        """Become the process that reads, if there is none; return whether it is this one."""
+        grace = timedelta(seconds=GRACE_S)
+        self._fence = await connection.fetchval(_SQL["take_over"], self._format, grace, timeout=ANSWER_S)
+        return self._fence is not None
+
+    async def share(
+        self, connection: Connection, view: OverviewBase, point: Mapping[str, Any], next_in_s: float
+    ) -> None:
+        """Share a snapshot; no longer the process that reads if another one has taken over."""
+        content = msgspec.json.encode(_Content(view, dict(point))).decode()
+        tag = await connection.execute(_SQL["share"], self._format, self._fence, content, next_in_s, timeout=ANSWER_S)
+        if tag == "UPDATE 0":
+            self._fence = None
