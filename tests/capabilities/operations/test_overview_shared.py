@@ -62,7 +62,7 @@ class Process:
         return message
 
     async def kill(self) -> None:
-        """End it without a last word."""
+        """End it at once, as `kill -9` does for the others."""
         self.running.cancel()
         await asyncio.wait({self.running})
 
@@ -172,7 +172,7 @@ async def test_another_release_reads_for_itself(pool: Pool) -> None:
 
 
 async def test_a_process_alone_shares_nothing(pool: Pool) -> None:
-    """Nobody would find it."""
+    """No other process would find it."""
     async with showing(pool, others=0) as alone:
         await alone.newer((await alone.next())["at"])
         assert await pool.fetchval("SELECT count(*) FROM tickwright.overview_snapshots") == 0

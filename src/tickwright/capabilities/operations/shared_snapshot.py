@@ -4,7 +4,7 @@ The process that has read last reads again, and so on while it shows the overvie
 one statement a second, which also checks their keys and sessions. When a snapshot is overdue, the first process that
 finds this takes over: the fence rises, and the former one no longer writes. The database's clock decides.
 
-A process that is the only one shares nothing, because nobody would find it. Processes know of each other from their
+A process that is the only one shares nothing, because no other one would find it. Processes know of each other from their
 heartbeats; for these few seconds two of them may read. Processes of different releases or with different plugins show
 different fields, and share with their equals only.
 """
@@ -90,6 +90,5 @@ class SharedSnapshot:
     ) -> None:
         """Share a snapshot; no longer the process that reads if another one has taken over."""
         content = msgspec.json.encode(_Content(view, dict(point))).decode()
-        tag = await connection.execute(_SQL["share"], self._format, self._fence, content, next_in_s, timeout=ANSWER_S)
-        if tag == "UPDATE 0":
-            self._fence = None
+        values = self._format, self._fence, content, next_in_s
+        self._fence = await connection.fetchval(_SQL["share"], *values, timeout=ANSWER_S)
