@@ -4,9 +4,9 @@ The process that has read last reads again, and so on while it shows the overvie
 one statement a second, which also checks their keys and sessions. When a snapshot is overdue, the first process that
 finds this takes over: the fence rises, and the former one no longer writes. The database's clock decides.
 
-A process that is the only one shares nothing, because no other one would find it. Processes know of each other from their
-heartbeats; for these few seconds two of them may read. Processes of different releases or with different plugins show
-different fields, and share with their equals only.
+A process that is the only one shares nothing, because no other one would find it. Processes know of each other from
+their heartbeats; for these few seconds two of them may read. Processes of different releases or with different plugins
+show different fields, and share with their equals only.
 """
 
 from collections.abc import Collection, Mapping
