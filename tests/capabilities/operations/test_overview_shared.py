@@ -171,6 +171,20 @@ async def test_another_release_reads_for_itself(pool: Pool) -> None:
         assert len(rows) == 2
 
 
+async def test_a_process_reads_for_itself_where_it_cannot_read_what_is_shared(pool: Pool) -> None:
+    """A plugin of another release may use the names of fields for other values."""
+    async with showing(pool) as first:
+        await first.next()
+        for foreign in ("[]", '{"view": {"at": 7}, "point": {}}', "no JSON"):
+            await pool.execute(
+                "UPDATE tickwright.overview_snapshots SET content = $1, due_at = now() + interval '1 hour', fence = 9",
+                foreign,
+            )
+            async with showing(pool) as other:
+                await other.newer((await other.next())["at"])
+                assert other.readings >= 2
+
+
 async def test_a_process_alone_shares_nothing(pool: Pool) -> None:
     """No other process would find it."""
     async with showing(pool, others=0) as alone:

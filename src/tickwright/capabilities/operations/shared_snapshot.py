@@ -6,7 +6,7 @@ finds this takes over: the fence rises, and the former one no longer writes. The
 
 A process that is the only one shares nothing, because no other one would find it. Processes know of each other from
 their heartbeats; for these few seconds two of them may read. Processes of different releases or with different plugins
-show different fields, and share with their equals only.
+show different fields: they share with their equals only, or read for themselves.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,13 +31,14 @@ class Found:
     """The snapshot of another process.
 
     Attributes:
-        view: ``None`` where it has taken none yet.
+        view: ``None`` where it has taken none yet, or ``is_foreign``: it has other fields.
         point: Of the series.
         due_in_s: When the next one is due; overdue below 0. ``None``: there is no such process.
         good_keys: The API keys that are valid, of those asked for; ``good_sessions``: the sessions of browsers.
     """
 
     view: OverviewBase | None
+    is_foreign: bool
     point: dict[str, Any]
     due_in_s: float | None
     good_keys: frozenset[int]
@@ -70,10 +71,17 @@ class SharedSnapshot:
     async def find(self, connection: Connection, keys: Collection[int], sessions: Collection[int]) -> Found:
         """Return what another process has read; which of ``keys`` and ``sessions`` are valid."""
         row = await connection.fetchrow(_SQL["find"], self._format, list(keys), list(sessions), timeout=ANSWER_S)
-        content = None if row["content"] is None else self._decode(row["content"])
+        view, is_foreign, point = None, False, dict[str, Any]()
+        if row["content"] is not None:
+            try:
+                content = self._decode(row["content"])
+                view, point = self._parts.read(content.view), content.point
+            except msgspec.MsgspecError:  # a plugin of another release, whose fields have the same names
+                is_foreign = True
         return Found(
-            self._parts.read(content.view) if content else None,
-            content.point if content else {},
+            view,
+            is_foreign,
+            point,
             row["due_in_s"],
             frozenset(row["good_keys"]),
             frozenset(row["good_sessions"]),

@@ -294,7 +294,9 @@ class Snapshots(LoopService):
     async def _find(self, connection: Connection, shared: SharedSnapshot) -> bool:
         """Take over what another process has read; return ``False`` where this one must read."""
         found = await shared.find(connection, self._asked_keys, self._asked_sessions)
-        if (found.is_overdue and await shared.take_over(connection)) or not (found.view or self._view):
+        if found.is_foreign or (found.is_overdue and await shared.take_over(connection)):
+            return False
+        if found.view is None and self._view is None:
             return False
         self._found_next_in_s, self._read_last = found.due_in_s, {}  # after a while, all that was read here is old
         if found.view is not None and (self._view is None or found.view.at > self._view.at):
