@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from kit.engine import Engine, running_engine
+from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.worker import claimer, frontier
+from tickwright.capabilities.jobs.worker.claimer import Claimer, PendingClaim
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.store.pool import open_pool
 
@@ -203,3 +206,39 @@ async def _insert_early(connection: Any, task_type: str, priority: int) -> set[i
 
 async def _nothing_live(connection: Any) -> bool:
     return not await connection.fetchval("SELECT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks)")
+
+
+async def test_jobs_that_are_not_taken_over_are_known_while_the_next_claim_is_sent(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a heartbeat in that turn of the loop would release them, and their handlers run twice."""
+    ran: list[int] = []
+    known: list[bool] = []
+    start = Claimer._start_claim
+
+    def start_claim(claimer: Claimer, arriving: ClaimedJobs | None = None) -> PendingClaim | None:
+        if arriving is not None:
+            ids = {row.id for row in arriving.rows}
+            asyncio.get_running_loop().call_soon(lambda: known.append(ids <= {row.id for row in claimer.unaccepted()}))
+        return start(claimer, arriving)
+
+    async def work(job: Job) -> None:
+        ran.append(job.id)
+
+    monkeypatch.setattr(Claimer, "_start_claim", start_claim)
+    async with running_engine(database_url, {"many": work}) as engine:
+        ids = await fill(engine.pool, "many", 3000)
+        await eventually_async(lambda: len(ran) >= len(ids), 60, what="all have run")
+        assert sorted(ran) == sorted(ids)
+        assert known, "no claim followed another one"
+        assert all(known)
+
+
+@pytest.mark.mutant
+async def test_claimed_jobs_that_are_forgotten_for_a_turn_are_noticed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above would fail."""
+    mutate(monkeypatch, Claimer.unaccepted, "list(self._arrived.rows) if self._arrived else []", "[]")
+    with pytest.raises(AssertionError):
+        await test_jobs_that_are_not_taken_over_are_known_while_the_next_claim_is_sent(database_url, monkeypatch)
