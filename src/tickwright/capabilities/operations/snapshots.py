@@ -292,7 +292,7 @@ class Snapshots(LoopService):
                 await shared.share(connection, self._view, point, self._rest_after(monotonic() - began_s))
 
     async def _find(self, connection: Connection, shared: SharedSnapshot) -> bool:
-        """Take over what another process has read; return ``False`` where this one must read."""
+        """Show what another process has read; return ``False`` where this one must read."""
         found = await shared.find(connection, self._asked_keys, self._asked_sessions)
         if found.is_foreign or (found.is_overdue and await shared.take_over(connection)):
             return False

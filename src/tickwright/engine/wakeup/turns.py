@@ -35,8 +35,7 @@ ROUND_S = 4.0
 LONGER = 1 / 3
 """How much longer turns may be: 39 processes have one turn each in a round, as 40 have, and not two."""
 EARLY_S = 0.01
-"""A process that looks so shortly before its turn has had it. Timers end early, and its clock becomes more exact with
-each look: otherwise almost every turn would be two looks."""
+"""A process that looks so shortly before its turn has had it: timers end up to a millisecond early."""
 
 
 def group_of(work: str, *needs: object) -> str:

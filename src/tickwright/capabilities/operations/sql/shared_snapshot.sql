@@ -1,7 +1,7 @@
 -- name: find
 -- The shared snapshot of the format $1, in how many seconds the next one is due, and which of the API keys $2 and of the browsers' sessions $3
 -- are valid; one row, also without a snapshot. Index: overview_snapshots_pkey, api_keys_pkey, sessions_pkey.
-SELECT s.content, s.fence, date_part('epoch', s.due_at - clock_timestamp()) AS due_in_s,
+SELECT s.content, date_part('epoch', s.due_at - clock_timestamp()) AS due_in_s,
        ARRAY (SELECT k.id FROM tickwright.api_keys k
                WHERE k.id = ANY ($2::bigint[]) AND k.revoked_at IS NULL
                  AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())) AS good_keys,
