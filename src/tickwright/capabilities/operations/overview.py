@@ -14,7 +14,7 @@ from tickwright.engine.outbox.table import lane_heads
 from tickwright.observe.metrics import MetricSpec, Sample
 from tickwright.plugin.overview import ANSWER_S, COUNT_MAX, OverviewPart, Rates, Reading, Shown
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_shared
 
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_session_token", "gauge", (), "Fencing token of this session; 0 without one."),
@@ -37,7 +37,8 @@ METRICS: tuple[MetricSpec, ...] = (
 )
 
 
-SQL = load("tickwright.capabilities.operations.sql", "overview.sql")
+FRAGMENTS = load("tickwright.capabilities.operations.sql", "fragments.sql")
+SQL = with_shared(load("tickwright.capabilities.operations.sql", "overview.sql"), "valid_callers", of=FRAGMENTS)
 SESSIONS_MAX = 1_000
 Severity = Literal["critical", "warning", "info"]
 

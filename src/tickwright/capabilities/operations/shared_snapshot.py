@@ -16,14 +16,15 @@ from typing import Any
 
 import msgspec
 
+from tickwright.capabilities.operations.overview import FRAGMENTS
 from tickwright.plugin.overview import ANSWER_S, OverviewBase, OverviewParts
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_shared
 
-GRACE_S = 0.5
+GRACE = timedelta(seconds=0.5)
 """A snapshot that is later than this has lost its process: another one takes over."""
 
-_SQL = load("tickwright.capabilities.operations.sql", "shared_snapshot.sql")
+_SQL = with_shared(load("tickwright.capabilities.operations.sql", "shared_snapshot.sql"), "valid_callers", of=FRAGMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Found:
     Attributes:
         view: ``None`` where it has taken none yet, or ``is_foreign``: it has other fields.
         point: Of the series.
-        due_in_s: When the next one is due; overdue below 0. ``None``: there is no such process.
+        due_in_s: When the next one is due; ``None``: there is no such process.
+        is_overdue: Another process should take over.
         good_keys: The API keys that are valid, of those asked for; ``good_sessions``: the sessions of browsers.
     """
 
@@ -41,13 +43,9 @@ class Found:
     is_foreign: bool
     point: dict[str, Any]
     due_in_s: float | None
+    is_overdue: bool
     good_keys: frozenset[int]
     good_sessions: frozenset[int]
-
-    @property
-    def is_overdue(self) -> bool:
-        """Whether another process should take over."""
-        return self.due_in_s is None or self.due_in_s < -GRACE_S
 
 
 class _Content(msgspec.Struct):
@@ -70,7 +68,8 @@ class SharedSnapshot:
 
     async def find(self, connection: Connection, keys: Collection[int], sessions: Collection[int]) -> Found:
         """Return what another process has read; which of ``keys`` and ``sessions`` are valid."""
-        row = await connection.fetchrow(_SQL["find"], self._format, list(keys), list(sessions), timeout=ANSWER_S)
+        values = self._format, GRACE, list(keys), list(sessions)
+        row = await connection.fetchrow(_SQL["find"], *values, timeout=ANSWER_S)
         view, is_foreign, point = None, False, dict[str, Any]()
         if row["content"] is not None:
             try:
@@ -83,14 +82,14 @@ class SharedSnapshot:
             is_foreign,
             point,
             row["due_in_s"],
+            row["is_overdue"],
             frozenset(row["good_keys"]),
             frozenset(row["good_sessions"]),
         )
 
     async def take_over(self, connection: Connection) -> bool:
         """Become the process that reads, if there is none; return whether it is this one."""
-        grace = timedelta(seconds=GRACE_S)
-        self._fence = await connection.fetchval(_SQL["take_over"], self._format, grace, timeout=ANSWER_S)
+        self._fence = await connection.fetchval(_SQL["take_over"], self._format, GRACE, timeout=ANSWER_S)
         return self._fence is not None
 
     async def share(

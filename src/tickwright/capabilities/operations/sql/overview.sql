@@ -10,11 +10,7 @@ SELECT clock_timestamp() AS at,
           FROM (SELECT * FROM tickwright.workers WHERE lost_at IS NULL AND lease_until > clock_timestamp()
                  ORDER BY id DESC LIMIT $2::integer) AS w)::text AS sessions,
        (SELECT count(*) FROM tickwright.workers WHERE lost_at > clock_timestamp() - interval '1 hour') AS lost_lately,
-       ARRAY (SELECT k.id FROM tickwright.api_keys k
-               WHERE k.id = ANY ($3::bigint[]) AND k.revoked_at IS NULL
-                 AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())) AS good_keys,
-       ARRAY (SELECT s.id FROM tickwright.sessions s
-               WHERE s.id = ANY ($4::bigint[]) AND s.expires_at > clock_timestamp()) AS good_sessions;
+       {valid_callers};
 
 -- name: status
 -- Dead letters of the outbox and its waiting messages, each counted up to $1; the leases. Indexes: outbox_dead_pkey, outbox_pkey; leases are

@@ -1,12 +1,9 @@
 -- name: find
--- The shared snapshot of the format $1, in how many seconds the next one is due, and which of the API keys $2 and of the browsers' sessions $3
--- are valid; one row, also without a snapshot. Index: overview_snapshots_pkey, api_keys_pkey, sessions_pkey.
+-- The shared snapshot of the format $1, in how many seconds the next one is due, whether it is overdue by more than the grace time $2, and which
+-- callers are valid; one row, also without a snapshot. Index: overview_snapshots_pkey.
 SELECT s.content, date_part('epoch', s.due_at - clock_timestamp()) AS due_in_s,
-       ARRAY (SELECT k.id FROM tickwright.api_keys k
-               WHERE k.id = ANY ($2::bigint[]) AND k.revoked_at IS NULL
-                 AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())) AS good_keys,
-       ARRAY (SELECT b.id FROM tickwright.sessions b
-               WHERE b.id = ANY ($3::bigint[]) AND b.expires_at > clock_timestamp()) AS good_sessions
+       coalesce(s.due_at < clock_timestamp() - $2::interval, true) AS is_overdue,
+       {valid_callers}
   FROM (VALUES (1)) AS one LEFT JOIN tickwright.overview_snapshots s ON s.format = $1;
 
 -- name: take_over
