@@ -1,13 +1,12 @@
 """Run every bench and write ``docs/performance.md`` from what it measured; ``make bench`` calls it.
 
-    python bench/run.py [--quick] [LABEL …]
-
 With labels only those benches run again; every other section of the page stays as it was measured. Those of ten million
 trackers, and that of growth over fifty intervals, run only where they are named.
 
 Raw reports go to ``bench/results/NAME.json``. Nothing is written by hand into the page.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -64,7 +63,13 @@ Polls went through Kafka where a section says `kafka True`, on this machine too,
 
 def main() -> int:
     """Run them all, one after the other."""
-    quick, wanted = "--quick" in sys.argv[1:], {word for word in sys.argv[1:] if not word.startswith("-")}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("labels", metavar="LABEL", nargs="*", help="a bench to run again")
+    given = parser.parse_args()
+    quick, wanted = given.quick, set(given.labels)
+    if wanted - (labels := {label for label, _, _ in RUNS}):
+        parser.error(f"no such bench: {', '.join(sorted(wanted - labels))}. There are {', '.join(sorted(labels))}")
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     for label, name, arguments in RUNS:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from inspect import signature
 from math import inf
 from typing import Any
 from unittest.mock import AsyncMock
@@ -31,12 +32,16 @@ class Heartbeats:
 
     others: int = 0
     before: int = 0
-    leads_from: float = inf
-    """The round in which it begins to lead."""
+    from_round: float = inf
+    """The round in which it begins to have this rank; before, two others come first."""
+    rank: int = 0
 
     def join(self, _group: str, _joins: Callable[[], bool]) -> Callable[[], Place | None]:
         """Return its place, as a heartbeat of this moment would: the test may take any time."""
-        return lambda: Place(self.others, self.before, now() >= self.leads_from, now() + 1 >= self.leads_from, now())
+        return lambda: Place(self.others, self.before, self._rank_in(now()), self._rank_in(now() + 1), now())
+
+    def _rank_in(self, round_: int) -> int:
+        return self.rank if round_ >= self.from_round else 2
 
 
 def now() -> int:
@@ -57,7 +62,7 @@ async def group(url: str, size: int) -> AsyncIterator[tuple[list[LedWakeup], lis
             wakeups[-1].join(lambda: True)
             await direct.listen({CHANNEL: wakeups[-1]._notified})
         record_database_time(float(await beside.fetchval("SELECT date_part('epoch', clock_timestamp())")))
-        beats[0].leads_from = 0
+        beats[0].from_round = 0
         yield wakeups, beats, beside
 
 
@@ -81,6 +86,39 @@ async def test_a_notification_wakes_the_leader_and_no_other(database_url: str) -
         events = [wakeup.subscribe() for wakeup in wakeups]
         await connection.execute("NOTIFY work")
         assert await heard(events, connection, wakeups) == [True, False, False, False]
+
+
+async def test_the_second_process_looks_later_than_the_leader(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader may be dead or stopped; what the second one has no room for it passes on in the leader's place."""
+    monkeypatch.setattr(listener, "STAND_IN_S", 0.01)
+    async with group(database_url, 3) as (wakeups, beats, connection):
+        beats[1].from_round, beats[1].rank = 0, 1
+        events = [wakeup.subscribe() for wakeup in wakeups]
+        await connection.execute("NOTIFY work")
+        await asyncio.wait_for(events[1].wait(), 60)
+        assert await heard(events, connection, wakeups) == [True, True, False]
+        await wakeups[1].pass_on()
+        assert await heard(events, connection, wakeups) == [True, True, True]
+
+
+async def test_the_second_process_looks_once_for_several_notifications(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its looks cost statements, and find nothing where the leader works."""
+    monkeypatch.setattr(listener, "STAND_IN_S", 3600.0)
+    async with group(database_url, 2) as (wakeups, beats, connection):
+        beats[1].from_round, beats[1].rank = 0, 1
+        events = [wakeup.subscribe() for wakeup in wakeups]
+        pending = []
+        for _ in range(2):
+            await connection.execute("NOTIFY work")
+            assert await heard(events, connection, wakeups) == [True, False]
+            pending.append(wakeups[1]._stand_in)
+    assert pending[0] is not None
+    assert pending[0] is pending[1]
+    pending[0].cancel()
 
 
 async def test_a_process_without_room_wakes_the_next_one_until_each_was_asked(database_url: str) -> None:
@@ -113,32 +151,36 @@ async def test_a_payload_of_others_wakes_no_process(database_url: str, payload: 
         assert await heard(events, connection, wakeups) == [False, False]
 
 
-async def test_a_process_looks_when_it_begins_to_lead(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work that was announced to a leader that is dead or stopped is found by the next one."""
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_process_looks_when_it_begins_to_be_first_or_second(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """Work that was announced to two that are dead or stopped is found by the next ones."""
     monkeypatch.setattr(listener, "LATER_S", 0.05)
     async with group(database_url, 2) as (wakeups, beats, _):
         number = now()
-        beats[1].leads_from = number + 1
+        beats[1].from_round, beats[1].rank = number + 1, rank
         event = wakeups[1].subscribe()
         await wakeups[1].wait(event, 3600.0)
         assert not event.is_set()
         assert now() > number
 
 
-async def test_a_process_that_does_not_lead_waits_for_no_due_instant(
+async def test_a_process_that_is_not_among_the_first_two_waits_for_no_due_instant(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process knows the next one, and only the leader looks then; the others look rarely."""
+    """Each process knows the next one, and only the first two look then; the others look rarely."""
     monkeypatch.setattr(listener, "FOLLOW_S", 0.5)
-    async with group(database_url, 2) as (wakeups, _, _):
+    async with group(database_url, 3) as (wakeups, beats, _):
+        beats[2].from_round, beats[2].rank = 0, 1
         ended: list[int] = []
 
         async def waits(number: int) -> None:
             await wakeups[number].wait(asyncio.Event(), 0.01)
             ended.append(number)
 
-        await asyncio.gather(waits(1), waits(0))
-    assert ended == [0, 1]
+        await asyncio.gather(waits(1), waits(2), waits(0))
+    assert ended == [0, 2, 1]
 
 
 async def test_without_notifications_others_look_more_often(database_url: str) -> None:
@@ -217,11 +259,16 @@ async def test_a_loop_passes_on_while_it_is_full_and_leaves_the_group() -> None:
     assert not wakeups.has_room()
 
 
-MUTANTS: dict[str, tuple[str, Callable[..., Any], Callable[[str], Any]]] = {
+MUTANTS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     "everyone is woken": (
         "_notified",
         lambda self, _: self.notify(),
         test_a_notification_wakes_the_leader_and_no_other,
+    ),
+    "no other looks": (
+        "_notified",
+        lambda self, _: self.notify() if self._turns.listens() else None,
+        test_the_second_process_looks_later_than_the_leader,
     ),
     "nothing is passed on": (
         "pass_on",
@@ -237,8 +284,10 @@ async def test_mutants(database_url: str, monkeypatch: pytest.MonkeyPatch, mutan
     """Each one is caught by the test that names the promise."""
     name, changed, check = MUTANTS[mutant]
     monkeypatch.setattr(LedWakeup, name, changed)
-    with pytest.raises(AssertionError):
-        await check(database_url)
+    more = (monkeypatch,) if "monkeypatch" in signature(check).parameters else ()
+    with pytest.raises((AssertionError, TimeoutError)):
+        async with asyncio.timeout(10):
+            await check(database_url, *more)
 
 
 @pytest.mark.mutant
@@ -251,4 +300,4 @@ async def test_a_mutant_that_waits_for_no_round(database_url: str, monkeypatch: 
     monkeypatch.setattr(LedWakeup, "wait", wait)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2 * ROUND_S):
-            await test_a_process_looks_when_it_begins_to_lead(database_url, monkeypatch)
+            await test_a_process_looks_when_it_begins_to_be_first_or_second(database_url, monkeypatch, 0)

@@ -32,7 +32,7 @@ async def sessions(url: str, *groups: str) -> AsyncIterator[tuple[asyncpg.Pool, 
         await pool.close()
 
 
-async def test_each_session_of_a_group_has_a_place_of_its_own_and_one_listens(database_url: str) -> None:
+async def test_each_session_of_a_group_has_a_place_and_a_rank_of_its_own(database_url: str) -> None:
     """Sessions of other groups do not count."""
     async with sessions(database_url, *["a"] * 7, "b", "b") as (_, opened, places):
         for session in opened:  # within one round, as far as rounds are read
@@ -43,8 +43,8 @@ async def test_each_session_of_a_group_has_a_place_of_its_own_and_one_listens(da
     assert {place.others for place in group} == {6}
     assert [place.others for place in found[7:] if place is not None] == [1, 1]
     if len({place.round for place in group}) == 1:
-        assert sum(place.listens for place in group) == 1
-        assert sum(place.listens_next for place in group) == 1
+        assert sorted(place.rank for place in group) == list(range(7))
+        assert sorted(place.rank_next for place in group) == list(range(7))
 
 
 async def test_a_session_that_is_lost_or_leaves_its_group_does_not_count(database_url: str) -> None:
@@ -60,7 +60,7 @@ async def test_a_session_that_is_lost_or_leaves_its_group_does_not_count(databas
         assert places[2]() is None
         place = places[3]()
     assert place is not None
-    assert (place.others, place.before, place.listens) == (0, 0, True)
+    assert (place.others, place.before, place.rank) == (0, 0, 0)
 
 
 async def test_the_listener_changes_from_round_to_round(database_url: str) -> None:

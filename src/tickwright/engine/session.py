@@ -141,7 +141,7 @@ class WorkerSession(LoopService):
         return [group for group, joins in self._groups.items() if joins()]
 
     def _note_places(self, row: Any) -> None:
-        places: dict[str, tuple[int, int, bool, bool]] = json.loads(row["places"] or "{}")
+        places: dict[str, tuple[int, int, int, int]] = json.loads(row["places"] or "{}")
         self._places = {group: Place(*place, row["round"]) for group, place in places.items()}
 
     async def _fetchrow(self, sql: str, *args: Any) -> Any:

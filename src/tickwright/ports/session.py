@@ -25,15 +25,15 @@ class Place(NamedTuple):
     Attributes:
         others: Other live sessions of the group.
         before: Those that come before this one in the order of turns.
-        listens: Whether this one listens in the round of the heartbeat.
-        listens_next: Whether it listens in the round after that.
+        rank: How many of them have a lower rank in the round of the heartbeat: that with rank 0 listens.
+        rank_next: The same in the round after that.
         round: The number of the heartbeat's round, counted since 1970.
     """
 
     others: int
     before: int
-    listens: bool
-    listens_next: bool
+    rank: int
+    rank_next: int
     round: int
 
 

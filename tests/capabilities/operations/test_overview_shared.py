@@ -32,7 +32,7 @@ class Fellow:
 
     def join(self, _group: str, _joins: Callable[[], bool]) -> Callable[[], Place | None]:
         """Return a place among the others."""
-        return lambda: Place(self.others, 0, True, True, 0)
+        return lambda: Place(self.others, 0, 0, 0, 0)
 
 
 @dataclass

@@ -31,9 +31,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def place(others: int, before: int, *, listens: bool = False, listens_next: bool = False) -> Place:
+def place(others: int, before: int, *, rank: int = 1, rank_next: int = 1) -> Place:
     """Return a place as a heartbeat in the round of ``FROM_S`` has read it."""
-    return Place(others, before, listens, listens_next, int(FROM_S // ROUND_S))
+    return Place(others, before, rank, rank_next, int(FROM_S // ROUND_S))
 
 
 def of(found: Place | None) -> Turns:
@@ -94,7 +94,7 @@ def test_heartbeats_of_different_ages_move_turns_by_one_at_most(clock: Clock, si
 
 def test_a_process_listens_in_the_rounds_of_its_heartbeat(clock: Clock) -> None:
     """In a round that no heartbeat has told of it does not listen."""
-    first, second = of(place(1, 0, listens=True)), of(place(1, 1, listens_next=True))
+    first, second = of(place(1, 0, rank=0)), of(place(1, 1, rank_next=0))
     assert (first.listens(), second.listens()) == (True, False)
     assert second.listens(ahead_s=first.round_ends_in_s() + 0.001)
     clock.now_s = FROM_S + ROUND_S

@@ -64,7 +64,7 @@ class Member:
 
     def join(self, _group: str, _joins: object) -> Callable[[], Place]:
         """Return the place."""
-        return lambda: Place(others=1, before=0, listens=True, listens_next=True, round=0)
+        return lambda: Place(others=1, before=0, rank=0, rank_next=0, round=0)
 
 
 async def test_consumers_take_turns_and_wait_for_none_while_more_is_there(

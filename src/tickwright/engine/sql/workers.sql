@@ -1,12 +1,13 @@
 -- name: places
 -- A fragment. The places of the session "me" in its groups: the number of others, how many of them come before it in the order of turns, and
--- whether it listens in this round and in the next one. A round's listener has the lowest hash, so that a session that comes or goes changes few rounds.
+-- how many have a lower rank in this round and in the next one. Ranks follow a hash of session and round, so that a session that comes or goes
+-- changes few of them.
 places AS (
-  SELECT jsonb_object_agg(p.name, jsonb_build_array(p.others, p.before, p.listens, p.listens_next)) AS places
+  SELECT jsonb_object_agg(p.name, jsonb_build_array(p.others, p.before, p.rank, p.rank_next)) AS places
     FROM (SELECT u.name, count(o.id) AS others,
                  count(o.id) FILTER (WHERE hashint8extended(o.id, 0) < hashint8extended(me.id, 0)) AS before,
-                 count(o.id) FILTER (WHERE hashint8extended(o.id, me.round) < hashint8extended(me.id, me.round)) = 0 AS listens,
-                 count(o.id) FILTER (WHERE hashint8extended(o.id, me.round + 1) < hashint8extended(me.id, me.round + 1)) = 0 AS listens_next
+                 count(o.id) FILTER (WHERE hashint8extended(o.id, me.round) < hashint8extended(me.id, me.round)) AS rank,
+                 count(o.id) FILTER (WHERE hashint8extended(o.id, me.round + 1) < hashint8extended(me.id, me.round + 1)) AS rank_next
             FROM me CROSS JOIN unnest(me.work_groups) AS u (name)
             LEFT JOIN tickwright.workers o ON u.name = ANY (o.work_groups) AND o.id <> me.id AND o.lost_at IS NULL AND o.lease_until > clock_timestamp()
            GROUP BY u.name, me.id, me.round) AS p

@@ -25,6 +25,8 @@ FOLLOW_S = 20.0
 """How often a process looks that does not lead, in case that a notification was lost."""
 UNHEARD_S = 0.5
 """How often all of them together look while no notification can arrive."""
+STAND_IN_S = 0.2
+"""How much later than the leader the second process looks, in case that the leader is dead or stopped."""
 LATER_S = 0.01
 """By how much a wait ends later than a round, so that the next one has begun."""
 AWAKE = "awake"
@@ -76,12 +78,13 @@ class LedWakeup(WakeupListener):
     ::
 
         insert ──notification──▶ the leader of this round: claims as much as it has room for
-                                   │ no more room
-                                   └──"group place hops"──▶ the next process in the order of turns, and so on
+                      │            │ no more room
+                      │            └──"group place hops"──▶ the next process in the order of turns, and so on
+                      └─ 0.2 s ──▶ the second of this round: finds work only if the leader is dead or stopped
 
-    So work causes as many claims as processes take some of it, however many processes wait. Another process leads in
-    each round (:mod:`tickwright.engine.wakeup.turns`), and looks for work when it begins to: a leader that is dead or
-    stopped delays work until its round ends. The others look rarely.
+    So work causes as many claims as processes take some of it, and one more, however many processes wait. Other
+    processes are first and second in each round (:mod:`tickwright.engine.wakeup.turns`), and look for work when they
+    begin to be. The others look rarely.
 
     Args:
         session: Its heartbeats tell the place in the group.
@@ -94,6 +97,7 @@ class LedWakeup(WakeupListener):
         self._place: Callable[[], Place | None] = lambda: None
         self._turns = Turns(self._place)
         self._hops = 0
+        self._stand_in: asyncio.TimerHandle | None = None
 
     def join(self, has_room: Callable[[], bool]) -> None:
         """Take part in the group while ``has_room()`` is true at the heartbeat."""
@@ -102,9 +106,11 @@ class LedWakeup(WakeupListener):
 
     def _notified(self, payload: str) -> None:
         if not payload:
-            if self._turns.listens():
-                self._hops = HOPS_MAX
-                self.notify()
+            match self._turns.rank():
+                case 0:
+                    self._look_for_all()
+                case 1 if self._stand_in is None:
+                    self._stand_in = asyncio.get_running_loop().call_later(STAND_IN_S, self._look_for_all)
             return
         place = self._place()
         group, _, rest = payload.partition(" ")
@@ -112,6 +118,11 @@ class LedWakeup(WakeupListener):
         if place is not None and group == self._group and before == str(place.before) and hops.isdecimal():
             self._hops = min(int(hops), HOPS_MAX)
             self.notify()
+
+    def _look_for_all(self) -> None:
+        self._stand_in = None
+        self._hops = HOPS_MAX
+        self.notify()
 
     async def pass_on(self) -> None:
         """Wake the next process in the order of turns, if this one looked for the group and not for itself."""
@@ -122,17 +133,24 @@ class LedWakeup(WakeupListener):
             await self._direct.fetchval(_SQL["notify"], self._channel, f"{self._group} {after} {hops - 1}")
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait for an event: in the leader at most ``seconds``, in another process until it leads, or much longer."""
+        """Wait for an event: in the first two at most ``seconds``, in others until they are, or much longer."""
         began = monotonic()
-        led = self._turns.listens()
+        last = 0
         while seconds > 0 and not event.is_set():
-            leads = self._turns.listens()
-            left_s = (seconds if leads else max(seconds, self._follow_s)) - (monotonic() - began)
-            if left_s <= 0 or (leads and not led):
-                self._hops = HOPS_MAX if leads else 0
+            rank = self._turns.rank()
+            left_s = self._longest_s(rank, seconds) - (monotonic() - began)
+            if left_s <= 0 or rank <= 1 < last:
+                self._hops = HOPS_MAX if rank <= 1 else 0
                 return
+            last = max(last, rank)
             round_s = left_s if self._turns.alone else self._turns.round_ends_in_s() + LATER_S
             await is_set_within(event, min(left_s, round_s))
+
+    def _longest_s(self, rank: int, seconds: float) -> float:
+        """Return how long a process of this rank waits at most that would wait ``seconds`` alone."""
+        if rank == 0 or (rank == 1 and self.works):
+            return seconds + rank * STAND_IN_S
+        return max(seconds, self._follow_s)
 
     @property
     def _follow_s(self) -> float:

@@ -60,18 +60,22 @@ class Turns:
         place = self._place()
         return place is None or place.others == 0
 
-    def listens(self, ahead_s: float = 0.0) -> bool:
-        """Return whether this process listens now, or ``ahead_s`` from now."""
+    def rank(self, ahead_s: float = 0.0) -> int:
+        """Return how many others of the group come first in the round of now, or of ``ahead_s`` from now."""
         place, now_s = self._place(), database_seconds()
         if place is None or place.others == 0 or now_s is None:
-            return True
+            return 0
         match int((now_s + ahead_s) // ROUND_S) - place.round:
             case 0:
-                return place.listens
+                return place.rank
             case 1:
-                return place.listens_next
+                return place.rank_next
             case _:  # the last heartbeat is long ago
-                return False
+                return place.others
+
+    def listens(self, ahead_s: float = 0.0) -> bool:
+        """Return whether this process listens now, or ``ahead_s`` from now."""
+        return self.rank(ahead_s) == 0
 
     def round_ends_in_s(self) -> float:
         """Return the seconds until another process may be the one that listens."""
