@@ -31,6 +31,7 @@ from tickwright.store.queries import load
 How = Literal["unsent", "unheard", "late"]
 _NOT_THE_START = {80877103, 80877104}
 _ENDS_A_GROUP = b"SQHXpdcf"
+_SYNC = b"S" + struct.pack("!i", 4)
 _COMMIT = b"Q" + struct.pack("!i", 4 + len(b"COMMIT\x00")) + b"COMMIT\x00"
 
 
@@ -47,6 +48,13 @@ class _Link:
     heard: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
     is_unheard: bool = False
     is_late: bool = False
+    is_prepared: bool = False
+    """The last group ended with a Flush, so the server waits for more of one command, and lets it idle for ever."""
+
+    async def is_ready(self) -> None:
+        """Wait until the server has answered a group, or is gone."""
+        while await self.heard.get() not in {b"Z", b""}:
+            pass
 
     def reset(self, *, only_client: bool = False) -> None:
         self.client[1].transport.abort()
@@ -99,10 +107,11 @@ class AnswerCuts:
         """Send the late statements to the server, and commit them; a transaction that it ended meanwhile is over."""
         late, self._late = self._late, []
         for link, group in late:
+            if link.is_prepared:
+                await link.is_ready()
             for part in (group, _COMMIT):
                 link.server[1].write(part)
-                while await link.heard.get() not in {b"Z", b""}:
-                    pass
+                await link.is_ready()
             link.server[1].close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,7 +126,7 @@ class AnswerCuts:
             await _start(link)
             await asyncio.gather(self._to_server(link), self._to_client(link))
         self._links.discard(link)
-        for _ in (_COMMIT, b""):  # the answer of an ended connection is not awaited
+        for _ in (_SYNC, _COMMIT, b""):  # the answer of an ended connection is not awaited
             link.heard.put_nowait(b"")
         link.reset()
 
@@ -135,6 +144,7 @@ class AnswerCuts:
                     return
                 link.server[1].write(group)
                 await link.server[1].drain()
+                link.is_prepared = frame[:1] == b"H"
                 group, is_hit = b"", False
 
     def _matches(self, link: _Link, frame: bytes) -> bool:
@@ -157,6 +167,8 @@ class AnswerCuts:
         link.is_late = self._how == "late"
         if link.is_late:
             self._late.append((link, group))
+            if link.is_prepared:  # then its transaction is idle, as that of a client without a statement
+                link.server[1].write(_SYNC)
         link.reset(only_client=link.is_late)
         return False
 
