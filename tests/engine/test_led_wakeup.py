@@ -92,7 +92,7 @@ async def test_the_second_process_looks_later_than_the_leader(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader may be dead or stopped; what the second one has no room for it passes on in the leader's place."""
-    monkeypatch.setattr(listener, "STAND_IN_S", 0.01)
+    monkeypatch.setattr(listener, "SECOND_AFTER_S", 0.01)
     async with group(database_url, 3) as (wakeups, beats, connection):
         beats[1].from_round, beats[1].rank = 0, 1
         events = [wakeup.subscribe() for wakeup in wakeups]
@@ -107,7 +107,7 @@ async def test_the_second_process_looks_once_for_several_notifications(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its looks cost statements, and find nothing where the leader works."""
-    monkeypatch.setattr(listener, "STAND_IN_S", 3600.0)
+    monkeypatch.setattr(listener, "SECOND_AFTER_S", 3600.0)
     async with group(database_url, 2) as (wakeups, beats, connection):
         beats[1].from_round, beats[1].rank = 0, 1
         events = [wakeup.subscribe() for wakeup in wakeups]
@@ -115,7 +115,7 @@ async def test_the_second_process_looks_once_for_several_notifications(
         for _ in range(2):
             await connection.execute("NOTIFY work")
             assert await heard(events, connection, wakeups) == [True, False]
-            pending.append(wakeups[1]._stand_in)
+            pending.append(wakeups[1]._second_look)
     assert pending[0] is not None
     assert pending[0] is pending[1]
     pending[0].cancel()

@@ -40,7 +40,7 @@ async def wait(self, event, seconds):
     await is_set_within(event, 3600)
 
 listener.LedWakeup.wait = wait
-listener.STAND_IN_S = 3600
+listener.SECOND_AFTER_S = 3600
 """
 
 
@@ -127,7 +127,7 @@ async def test_work_does_not_wait_for_a_leader_that_is_gone(
 async def test_the_suite_notices_processes_that_look_only_as_leaders(
     pool: Pool, database_url: str, tmp_path: Path
 ) -> None:
-    """None stands in for the leader, or looks when it begins to lead; the end of the leader's session wakes none."""
+    """None looks beside the leader, or when it begins to lead; the end of the leader's session wakes none."""
     (tmp_path / "waits_only.py").write_text(WAITS_ONLY)
     leaves = _requested_of_a_leader_that_is_gone(pool, database_url, tmp_path, signal.SIGSTOP, "waits_only:app")
     async with leaves as done:

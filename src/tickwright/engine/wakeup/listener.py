@@ -25,7 +25,7 @@ FOLLOW_S = 20.0
 """How often a process looks that does not lead, in case that a notification was lost."""
 UNHEARD_S = 0.5
 """How often all of them together look while no notification can arrive."""
-STAND_IN_S = 0.2
+SECOND_AFTER_S = 0.2
 """How much later than the leader the second process looks, in case that the leader is dead or stopped."""
 LATER_S = 0.01
 """By how much a wait ends later than a round, so that the next one has begun."""
@@ -97,7 +97,7 @@ class LedWakeup(WakeupListener):
         self._place: Callable[[], Place | None] = lambda: None
         self._turns = Turns(self._place)
         self._hops = 0
-        self._stand_in: asyncio.TimerHandle | None = None
+        self._second_look: asyncio.TimerHandle | None = None
 
     def join(self, has_room: Callable[[], bool]) -> None:
         """Take part in the group while ``has_room()`` is true at the heartbeat."""
@@ -109,8 +109,8 @@ class LedWakeup(WakeupListener):
             match self._turns.rank():
                 case 0:
                     self._look_for_all()
-                case 1 if self._stand_in is None:
-                    self._stand_in = asyncio.get_running_loop().call_later(STAND_IN_S, self._look_for_all)
+                case 1 if self._second_look is None:
+                    self._second_look = asyncio.get_running_loop().call_later(SECOND_AFTER_S, self._look_for_all)
             return
         place = self._place()
         group, _, rest = payload.partition(" ")
@@ -120,7 +120,7 @@ class LedWakeup(WakeupListener):
             self.notify()
 
     def _look_for_all(self) -> None:
-        self._stand_in = None
+        self._second_look = None
         self._hops = HOPS_MAX
         self.notify()
 
@@ -149,7 +149,7 @@ class LedWakeup(WakeupListener):
     def _longest_s(self, rank: int, seconds: float) -> float:
         """Return how long a process of this rank waits at most that would wait ``seconds`` alone."""
         if rank == 0 or (rank == 1 and self.works):
-            return seconds + rank * STAND_IN_S
+            return seconds + rank * SECOND_AFTER_S
         return max(seconds, self._follow_s)
 
     @property
