@@ -274,6 +274,7 @@ class FanoutWorld:
                 pool,
                 source,
                 ConsumerRunClaims(TwoStoreRunClaims(fast, ledger), session),
+                session,
                 runner=TaskRunner(contract, slots=slots, secrets=SECRETS.bound_to),
                 slow=SlowShare(slots, slow_percent),
                 modules=registry_of(modules),

@@ -206,7 +206,7 @@ SIGNATURE_VERSION = "v1,"
 FRESH_S = 15.0
 _PURPOSE = b"tickwright.fanout."
 
-_SQL = load("tickwright.capabilities.fanout.sql", "keys.sql")
+_SQL = load("tickwright.capabilities.fanout.sql", "snapshot.sql")
 
 
 class MessageKeys(NamedTuple):
@@ -256,4 +256,4 @@ def _signature(key: bytes, body: bytes) -> str:
 async def read_keys(database: Pool | Connection) -> MessageKeys:
     """Return the present keys. Raises ``UNAVAILABLE``; retry."""
     rows: list[asyncpg.Record] = await database.fetch(_SQL["message_keys"])
-    return MessageKeys([bytes(row["key"]) for row in rows], monotonic())
+    return MessageKeys([row["key"] for row in rows], monotonic())

@@ -147,6 +147,7 @@ class FanoutPlugin(Plugin):
             pool,
             queue,
             ConsumerRunClaims(claims, session),
+            session,
             runner=TaskRunner(contract, slots=slots, secrets=settings.secrets.bound_to),
             slow=SlowShare(slots, mine.fanout_slow_percent),
             modules=modules,

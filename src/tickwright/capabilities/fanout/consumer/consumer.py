@@ -14,6 +14,7 @@ at each step.
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
@@ -40,10 +41,12 @@ from tickwright.partners.outcomes import Failed, Throttled
 from tickwright.ports.fanout import HeldRun, Run, RunClaim, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import NO_PROBE, Probe
+from tickwright.ports.session import Session
 from tickwright.ports.task_queue import Delivery, TaskQueue
-from tickwright.store.pool import Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 
-SNAPSHOT_S = 5.0
+WARN_S = 5.0
+"""How often a warning names windows that were lost meanwhile."""
 SHOWN_MAX = 10
 SOON = timedelta(seconds=1)
 LATER = timedelta(seconds=10)
@@ -133,6 +136,7 @@ class FanoutConsumer(LoopService):
         pool: Pool,
         queue: TaskQueue,
         claims: ConsumerRunClaims,
+        session: Session,
         *,
         runner: TaskRunner,
         slow: SlowShare,
@@ -146,6 +150,7 @@ class FanoutConsumer(LoopService):
         self._runner, self._modules, self._at_once, self._probe = runner, modules, at_once, probe
         self._runs_unsigned, self.slow = runs_unsigned, slow
         self.snapshot = ConsumerSnapshot()
+        session.on_beat(self.snapshot.read)
         self.counts: Counter[str] = Counter()
         self._lost_while_slow: list[str] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -154,10 +159,11 @@ class FanoutConsumer(LoopService):
     # ------------------------------------------------------------------ service
 
     async def _work(self) -> None:
-        await self.snapshot.read(self._pool)
+        with suppress(*UNAVAILABLE):  # the next heartbeat reads it
+            (await self.snapshot.read(self._pool))()
         self.tick()
         async with TaskGroup() as group:
-            loops = [group.create_task(self._claims.run()), group.create_task(self._refresh())]
+            loops = [group.create_task(self._claims.run()), group.create_task(self._warn())]
             if not self.stopping.is_set():
                 self._taking = group.create_task(self._take())
             await self.stopping.wait()
@@ -207,10 +213,9 @@ class FanoutConsumer(LoopService):
         """Messages that this process handles now."""
         return len(self._running)
 
-    async def _refresh(self) -> None:
+    async def _warn(self) -> None:
         while True:
-            await asyncio.sleep(SNAPSHOT_S)
-            await self.snapshot.read(self._pool)
+            await asyncio.sleep(WARN_S)
             lost, self._lost_while_slow = self._lost_while_slow, []
             if lost:
                 shown, most = lost[:SHOWN_MAX], self.slow.most

@@ -1,23 +1,23 @@
 """What a consumer knows of the database without asking it for each message."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
-from tickwright.capabilities.fanout.messages import NO_KEYS, MessageKeys, read_keys
+from tickwright.capabilities.fanout.messages import NO_KEYS, MessageKeys
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.ids import monotonic
-from tickwright.store.pool import UNAVAILABLE, Pool
-from tickwright.store.queries import load
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import filled, load
 
-_SQL = load("tickwright.capabilities.fanout.sql", "snapshot.sql")
+_SQL = filled(load("tickwright.capabilities.fanout.sql", "snapshot.sql"), "message_keys")
 _log = structlog.get_logger("tickwright.fanout")
 
 
 @dataclass(slots=True)
 class ConsumerSnapshot:
-    """A consumer's facts from the database: read every few seconds, kept while the database is unavailable.
+    """A consumer's facts from the database: read with each heartbeat, kept while the database is unavailable.
 
     Attributes:
         modules: ``None`` before the first reading.
@@ -33,16 +33,16 @@ class ConsumerSnapshot:
         """A time that the database's clock has reached, if known."""
         return self.clock.now(monotonic()) if self.clock.known else None
 
-    async def read(self, pool: Pool) -> bool:
-        """Read it again; return false if the database is unavailable."""
-        try:
-            row = await pool.fetchrow(_SQL["snapshot"])
-            self.keys = await read_keys(pool)
-        except UNAVAILABLE as error:
-            _log.warning("fanout.snapshot_not_read", error=repr(error))
-            return False
-        if self.clock.sample(row["now_s"], monotonic()):
-            _log.warning("fanout.db_clock_jump", now_s=row["now_s"])
-        self.modules = frozenset(row["modules"])
-        self.partners = dict(zip(row["partners"], row["numbers"], strict=True))
-        return True
+    async def read(self, database: Pool | Connection) -> Callable[[], None]:
+        """Read it again, for example with a heartbeat; return what adopts it. Raises ``UNAVAILABLE``; retry."""
+        row = await database.fetchrow(_SQL["snapshot"])
+        read_s = monotonic()
+
+        def adopt() -> None:
+            if self.clock.sample(row["now_s"], read_s):
+                _log.warning("fanout.db_clock_jump", now_s=row["now_s"])
+            self.modules = frozenset(row["modules"])
+            self.partners = dict(zip(row["partners"], row["numbers"], strict=True))
+            self.keys = MessageKeys(row["keys"], read_s)
+
+        return adopt
