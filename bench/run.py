@@ -93,7 +93,7 @@ def page(reports: dict[str, dict[str, Any]], before: str) -> str:
     head, *old = before.split("\n## ")
     kept = {text.partition("\n")[0]: f"## {text.rstrip()}\n" for text in old}
     where = next((line for line in head.splitlines() if line.startswith("Machine: ")), None)
-    if where is None or "jobs" in reports:
+    if where is None:  # a section that was measured elsewhere names its own machine
         where = described(next(iter(reports.values()))["machine"])
     parts = [HEAD, f"{where}\n"]
     for label, name, _ in RUNS:
