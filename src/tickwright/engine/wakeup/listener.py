@@ -135,14 +135,14 @@ class LedWakeup(WakeupListener):
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         """Wait for an event: in the first two at most ``seconds``, in others until they are, or much longer."""
         began = monotonic()
-        last = 0
+        lowest = 0
         while seconds > 0 and not event.is_set():
             rank = self._turns.rank()
             left_s = self._longest_s(rank, seconds) - (monotonic() - began)
-            if left_s <= 0 or rank <= 1 < last:
+            if left_s <= 0 or rank <= 1 < lowest:
                 self._hops = HOPS_MAX if rank <= 1 else 0
                 return
-            last = max(last, rank)
+            lowest = max(lowest, rank)
             round_s = left_s if self._turns.alone else self._turns.round_ends_in_s() + LATER_S
             await is_set_within(event, min(left_s, round_s))
 
