@@ -39,6 +39,7 @@ REPORTED_S = 11.0
 """A connection that is idle has reported its transactions after this time."""
 STARTED_AT_ONCE = 4
 AFTER_FAULT_S = 3.0
+LATER_S = 3600.0
 
 Say = Callable[[str], None]
 
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument("--rate", type=float, default=50, help="jobs a second")
         parser.add_argument("--seconds", type=float, default=30, help="how long each part takes")
         parser.add_argument("--faults", type=int, default=3, help="how often the first choice is killed, and stopped")
+        parser.add_argument("--waiting", type=int, default=0, help="jobs of another type that wait for later hours")
         parser.add_argument("--seed", type=int, default=7, help="of the due instants")
 
     return run_bench("fleet", arguments, _measure, options=options, bars=BARS)
@@ -59,6 +61,9 @@ def main(arguments: Sequence[str]) -> int:
 def _measure(ground: Ground, options: argparse.Namespace, say: Say) -> Figures:
     fleet = _Fleet(ground, options, say)
     figures: Figures = {"first_job_s": fleet.first_job_s()}
+    if options.waiting:
+        ground.run(JOBS["fill_spread"], LATER_S, LATER_S, "noop", options.waiting)
+        ground.run(JOBS["settle"])
     say("one process: worker and scheduler")
     idle, per_job, late_of_one = fleet.costs()
     figures |= {"idle_transactions_of_one": idle, "transactions_per_job_of_one": per_job}
@@ -177,7 +182,8 @@ class _Fleet:
     def faults(self, count: int) -> Figures:
         """Kill and stop the worker that took most of the last jobs; return how late others begin the next ones.
 
-        What it had claimed before waits for its lease; ``tickwright bench recovery`` measures that.
+        What it had claimed before, jobs due within 200 ms, waits for its lease: ``tickwright bench recovery`` measures
+        that.
         """
         late: dict[str, float] = {"kill": 0.0, "stop": 0.0}
         for fault in ("kill", "stop") * count:
@@ -205,7 +211,7 @@ class _Fleet:
         return next(pid for pid, _ in pids.most_common() if pid != scheduler)
 
     def _worst_late_s(self, first: int) -> float:
-        """Return the lateness of first attempts elsewhere, also of those that did not begin yet."""
+        """Return the lateness of first attempts elsewhere, once those that are due later have begun, too."""
         time.sleep(AHEAD_S + 0.1)
         return max(float(event[2]) for event in self._new_events() if int(event[3]) != first and event[4] == "1")
 

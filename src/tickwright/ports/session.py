@@ -25,7 +25,7 @@ class Place(NamedTuple):
     Attributes:
         others: Other live sessions of the group.
         before: Those that come before this one in the order of turns.
-        rank: How many of them have a lower rank in the round of the heartbeat: that with rank 0 listens.
+        rank: How many of them come first in the round of the heartbeat: the one with rank 0 listens.
         rank_next: The same in the round after that.
         round: The number of the heartbeat's round, counted since 1970.
     """

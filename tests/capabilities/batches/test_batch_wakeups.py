@@ -11,6 +11,7 @@ from kit.batches import BatchWorld, Numbers, Process
 from kit.claims import open_owners
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.capabilities.batches.executions.consumer import CHANNEL
+from tickwright.engine import claimed_work
 from tickwright.engine.wakeup import listener
 from tickwright.ports.batches import OpenChunk
 from tickwright.store.pool import Pool, connect
@@ -45,6 +46,8 @@ async def three_work_at_once(batches: BatchWorld, monkeypatch: pytest.MonkeyPatc
     """Run an execution with consumers of one slot, and return when all of them work."""
     monkeypatch.setattr(listener, "LATER_S", NEVER_S)  # no other begins to lead meanwhile
     monkeypatch.setattr(listener, "FOLLOW_S", NEVER_S)
+    monkeypatch.setattr(listener, "DEPUTY_AFTER_S", NEVER_S)
+    monkeypatch.setattr(claimed_work, "POLL_S", NEVER_S)
     at_work: set[int] = set()
     all_work = asyncio.Event()
 

@@ -101,6 +101,7 @@ def test_a_process_listens_in_the_rounds_of_its_heartbeat(clock: Clock) -> None:
     assert (first.listens(), second.listens()) == (False, True)
     clock.now_s = FROM_S + 2 * ROUND_S
     assert (first.listens(), second.listens()) == (False, False)
+    assert of(place(3, 1, rank=0, rank_next=0)).rank() == 3
 
 
 @pytest.mark.parametrize("found", [None, place(0, 0)], ids=["in no group", "alone"])

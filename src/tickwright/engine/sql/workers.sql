@@ -1,7 +1,7 @@
 -- name: places
 -- A fragment. The places of the session "me" in its groups: the number of others, how many of them come before it in the order of turns, and
--- how many have a lower rank in this round and in the next one. Ranks follow a hash of session and round, so that a session that comes or goes
--- changes few of them.
+-- how many come first in this round and in the next one. These ranks follow a hash of session and round, so that a session that comes or goes changes
+-- few of them.
 places AS (
   SELECT jsonb_object_agg(p.name, jsonb_build_array(p.others, p.before, p.rank, p.rank_next)) AS places
     FROM (SELECT u.name, count(o.id) AS others,

@@ -25,8 +25,8 @@ FOLLOW_S = 20.0
 """How often a process looks that does not lead, in case that a notification was lost."""
 UNHEARD_S = 0.5
 """How often all of them together look while no notification can arrive."""
-SECOND_AFTER_S = 0.2
-"""How much later than the leader the second process looks, in case that the leader is dead or stopped."""
+DEPUTY_AFTER_S = 0.2
+"""How much later than the leader its deputy looks, in case that the leader is dead or stopped."""
 LATER_S = 0.01
 """By how much a wait ends later than a round, so that the next one has begun."""
 AWAKE = "awake"
@@ -80,11 +80,11 @@ class LedWakeup(WakeupListener):
         insert ──notification──▶ the leader of this round: claims as much as it has room for
                       │            │ no more room
                       │            └──"group place hops"──▶ the next process in the order of turns, and so on
-                      └─ 0.2 s ──▶ the second of this round: finds work only if the leader is dead or stopped
+                      └─ 0.2 s ──▶ its deputy, the second of this round: finds work if the leader is dead or stopped
 
     So work causes as many claims as processes take some of it, and one more, however many processes wait. Other
-    processes are first and second in each round (:mod:`tickwright.engine.wakeup.turns`), and look for work when they
-    begin to be. The others look rarely.
+    processes are leader and deputy in each round (:mod:`tickwright.engine.wakeup.turns`). One that was neither looks
+    for work when it becomes one of them. The others look rarely.
 
     Args:
         session: Its heartbeats tell the place in the group.
@@ -97,7 +97,8 @@ class LedWakeup(WakeupListener):
         self._place: Callable[[], Place | None] = lambda: None
         self._turns = Turns(self._place)
         self._hops = 0
-        self._second_look: asyncio.TimerHandle | None = None
+        self._deputy_look: asyncio.TimerHandle | None = None
+        self._deputy_hops = 0
 
     def join(self, has_room: Callable[[], bool]) -> None:
         """Take part in the group while ``has_room()`` is true at the heartbeat."""
@@ -108,21 +109,27 @@ class LedWakeup(WakeupListener):
         if not payload:
             match self._turns.rank():
                 case 0:
-                    self._look_for_all()
-                case 1 if self._second_look is None:
-                    self._second_look = asyncio.get_running_loop().call_later(SECOND_AFTER_S, self._look_for_all)
+                    self._look_for_all(HOPS_MAX)
+                case 1 if self._deputy_look is None:
+                    self._deputy_hops = HOPS_MAX
+                    self._deputy_look = asyncio.get_running_loop().call_later(DEPUTY_AFTER_S, self._look_as_deputy)
             return
         place = self._place()
         group, _, rest = payload.partition(" ")
         before, _, hops = rest.partition(" ")
-        if place is not None and group == self._group and before == str(place.before) and hops.isdecimal():
-            self._hops = min(int(hops), HOPS_MAX)
-            self.notify()
+        if group != self._group or not hops.isdecimal():
+            return
+        self._deputy_hops = 0  # the leader has looked, and asks all of them
+        if place is not None and before == str(place.before):
+            self._look_for_all(min(int(hops), HOPS_MAX))
 
-    def _look_for_all(self) -> None:
-        self._second_look = None
-        self._hops = HOPS_MAX
+    def _look_for_all(self, hops: int) -> None:
+        self._hops = hops
         self.notify()
+
+    def _look_as_deputy(self) -> None:
+        self._deputy_look = None
+        self._look_for_all(max(self._hops, self._deputy_hops))
 
     async def pass_on(self) -> None:
         """Wake the next process in the order of turns, if this one looked for the group and not for itself."""
@@ -133,23 +140,23 @@ class LedWakeup(WakeupListener):
             await self._direct.fetchval(_SQL["notify"], self._channel, f"{self._group} {after} {hops - 1}")
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait for an event: in the first two at most ``seconds``, in others until they are, or much longer."""
+        """Wait for an event: in the leader ``seconds``, in its deputy a little longer, in others until they are one."""
         began = monotonic()
-        lowest = 0
+        was_neither = False
         while seconds > 0 and not event.is_set():
             rank = self._turns.rank()
             left_s = self._longest_s(rank, seconds) - (monotonic() - began)
-            if left_s <= 0 or rank <= 1 < lowest:
+            if left_s <= 0 or (was_neither and rank <= 1):
                 self._hops = HOPS_MAX if rank <= 1 else 0
                 return
-            lowest = max(lowest, rank)
+            was_neither = was_neither or rank > 1
             round_s = left_s if self._turns.alone else self._turns.round_ends_in_s() + LATER_S
             await is_set_within(event, min(left_s, round_s))
 
     def _longest_s(self, rank: int, seconds: float) -> float:
         """Return how long a process of this rank waits at most that would wait ``seconds`` alone."""
         if rank == 0 or (rank == 1 and self.works):
-            return seconds + rank * SECOND_AFTER_S
+            return seconds + rank * DEPUTY_AFTER_S
         return max(seconds, self._follow_s)
 
     @property

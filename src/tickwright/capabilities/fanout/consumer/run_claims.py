@@ -45,7 +45,7 @@ _log = structlog.get_logger("tickwright.fanout")
 # token and the claim's fence.
 
 RUNS_MAX = 100  # of one transaction: others wait for its entities
-ANSWER_S = 4.0  # longer than the server lets a transaction idle, so that a lost claim of the same entity ends first
+ANSWER_S = 3.0
 ERROR_CHARS_MAX = 500
 
 _SQL = load("tickwright.capabilities.fanout.sql", "runs.sql")
