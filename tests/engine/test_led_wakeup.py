@@ -159,6 +159,19 @@ async def test_a_process_that_looked_for_itself_wakes_no_other(database_url: str
         assert await heard(events, connection, wakeups) == [False, False]
 
 
+async def test_a_process_that_had_room_for_the_group_wakes_no_other_later(database_url: str) -> None:
+    """It is full when it looks again, because its own task has ended, and passes on what is not new."""
+    async with group(database_url, 2) as (wakeups, _, connection):
+        events = [wakeup.subscribe() for wakeup in wakeups]
+        await connection.execute("NOTIFY work")
+        assert await heard(events, connection, wakeups) == [True, False]
+        events[0].clear()
+        asyncio.get_running_loop().call_soon(events[0].set)
+        await wakeups[0].wait(events[0], 3600.0)
+        await wakeups[0].pass_on()
+        assert await heard(events, connection, wakeups) == [True, False]
+
+
 @pytest.mark.parametrize("payload", ["group", "group 1", "group 1 x", "group x 1", "other 1 5", "group 1 -1", "later"])
 async def test_a_payload_of_others_wakes_no_process(database_url: str, payload: str) -> None:
     """Everyone who may connect to the database may notify."""

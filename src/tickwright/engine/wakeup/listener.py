@@ -143,6 +143,8 @@ class LedWakeup(WakeupListener):
         """Wait for an event: in the leader ``seconds``, in its deputy a little longer, in others until they are one."""
         began = monotonic()
         was_neither = False
+        if seconds > 0 and not event.is_set():
+            self._hops = 0  # the look for the group has ended, and had room
         while seconds > 0 and not event.is_set():
             rank = self._turns.rank()
             left_s = self._longest_s(rank, seconds) - (monotonic() - began)
