@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tickwright.app import Tickwright
+    from tickwright.app.jobs import JobCall, JobFunction, JobHandle, JobOptions
     from tickwright.app.resources import Tracked
     from tickwright.capabilities.batches.executions.work import BatchChunk, BatchRun, Member
     from tickwright.capabilities.fanout.handlers import EntityTask
@@ -17,9 +18,18 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.requests import NewJob
     from tickwright.capabilities.polling.consumer.courier import Answer, Poll, ScanEvent
     from tickwright.capabilities.reports.handlers import ReportRequest, Row
-    from tickwright.domain.errors import Contended, InvariantBroken, Rejected, TickwrightError, Unavailable
+    from tickwright.domain.errors import (
+        Contended,
+        InvariantBroken,
+        JobCancelled,
+        JobFailed,
+        Rejected,
+        TickwrightError,
+        Unavailable,
+    )
     from tickwright.domain.retries import RetryPolicy
     from tickwright.partners.outcomes import Throttled
+    from tickwright.plugin.lifespan import resource
 
 __version__ = "0.1.0"
 
@@ -33,6 +43,12 @@ _HOMES = {
     "Fail": "tickwright.capabilities.jobs.model",
     "InvariantBroken": "tickwright.domain.errors",
     "Job": "tickwright.capabilities.jobs.model",
+    "JobCall": "tickwright.app.jobs",
+    "JobCancelled": "tickwright.domain.errors",
+    "JobFailed": "tickwright.domain.errors",
+    "JobFunction": "tickwright.app.jobs",
+    "JobHandle": "tickwright.app.jobs",
+    "JobOptions": "tickwright.app.jobs",
     "Member": "tickwright.capabilities.batches.executions.work",
     "NewJob": "tickwright.capabilities.jobs.requests",
     "Poll": "tickwright.capabilities.polling.consumer.courier",
@@ -49,6 +65,7 @@ _HOMES = {
     "TickwrightError": "tickwright.domain.errors",
     "Tracked": "tickwright.app.resources",
     "Unavailable": "tickwright.domain.errors",
+    "resource": "tickwright.plugin.lifespan",
 }
 
 __all__ = [
@@ -61,6 +78,12 @@ __all__ = [
     "Fail",
     "InvariantBroken",
     "Job",
+    "JobCall",
+    "JobCancelled",
+    "JobFailed",
+    "JobFunction",
+    "JobHandle",
+    "JobOptions",
     "Member",
     "NewJob",
     "Poll",
@@ -78,6 +101,7 @@ __all__ = [
     "Tracked",
     "Unavailable",
     "__version__",
+    "resource",
 ]
 
 

@@ -7,7 +7,7 @@ import asyncpg
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from kit.postgres import sqlalchemy_url
-from tickwright import Tickwright
+from tickwright import Scheduled, Tickwright
 from tickwright.app import program
 from tickwright.capabilities.jobs import enqueue
 from tickwright.capabilities.polling import service as trackers_store
@@ -26,7 +26,7 @@ async def _use(app: Tickwright, connection: Any) -> None:
     job = {"to": "ann"}
     await app.schedule("mail", job, connection=connection)
     first = await app.schedule("mail", job, key="k", connection=connection)
-    assert await app.schedule("mail", job, key="k", connection=connection) == type(first)(first.id, created=False)
+    assert await app.schedule("mail", job, key="k", connection=connection) == Scheduled(first.id, created=False)
     await app.schedule_many([app.new_job("mail", job), app.new_job("mail", job, key="m")], connection=connection)
     await app.publish("pg:topic", {"a": 1}, headers={"x-a": "b"}, connection=connection)
 

@@ -206,7 +206,7 @@ class _OneConnection:
         yield self._connection
 
 
-async def schedule_through(connection: Fetching, job: NewJob) -> Scheduled:
-    """Schedule ``job`` on ``connection`` and use nothing else."""
+async def schedule_through(connection: Fetching, jobs: Sequence[NewJob]) -> list[Scheduled]:
+    """Schedule ``jobs`` on ``connection`` and use nothing else."""
     pool: Any = _OneConnection(connection)
-    return await Enqueuer(pool).schedule(job, connection=connection)
+    return await Enqueuer(pool).schedule_many(jobs, connection=connection)

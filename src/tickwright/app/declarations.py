@@ -5,13 +5,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from tickwright.domain.errors import Rejected, takes_one
 from tickwright.domain.retries import RetryPolicy
 from tickwright.plugin import Registrations
+from tickwright.plugin.lifespan import Lifespan, Middleware, opener_of
 
 if TYPE_CHECKING:  # a program loads the capabilities that it declares something for
+    from tickwright.app.jobs import JobDecorator
+    from tickwright.app.scheduling import JobCalls
     from tickwright.capabilities.batches.executions.work import DeclaredBatch, Plan
     from tickwright.capabilities.batches.executions.work import Function as BatchFunction
     from tickwright.capabilities.fanout.handlers import DeclaredModule
@@ -25,7 +28,7 @@ Duration = str | timedelta
 _HANDLER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")
 
 
-def declare_job(name: str, function: "Function", options: Mapping[str, Any]) -> "Handler":
+def declare_job(name: str, function: "Function", options: Mapping[str, Any], lifespan: Lifespan) -> "Handler":
     """Return the handler that ``@app.job(name, **options)`` makes of ``function``.
 
     Raises:
@@ -42,7 +45,7 @@ def declare_job(name: str, function: "Function", options: Mapping[str, Any]) -> 
     kind = replace(kind, name=name, target=f"python:{name}")
     if problems:
         raise Rejected("invalid_task_type", "\n".join(problems), problems=problems)
-    return make_handler(kind, function)
+    return make_handler(kind, function, lifespan)
 
 
 def declare_partner(name: str, function: "Courier", options: Mapping[str, Any]) -> "DeclaredPartner":
@@ -66,7 +69,9 @@ def declare_module(name: str, function: "ModuleHandler", options: Mapping[str, A
     return DeclaredModule(name, options, function)
 
 
-def declare_listener(name: str, function: "ListenerFunction", options: Mapping[str, Any]) -> "DeclaredListener":
+def declare_listener(
+    name: str, function: "ListenerFunction", options: Mapping[str, Any], lifespan: Lifespan
+) -> "DeclaredListener":
     """Return the listener of ``@app.listener``. Raises ``Rejected`` (``invalid_listener``, all mistakes): permanent."""
     from tickwright.capabilities.reports.handlers import DeclaredListener
     from tickwright.capabilities.reports.schema import read_listener
@@ -77,7 +82,8 @@ def declare_listener(name: str, function: "ListenerFunction", options: Mapping[s
         raise Rejected("invalid_listener", "\n".join(problems), problems=problems)
     timeout = read.timeout if "timeout" in options else None
     columns = read.columns if "columns" in options else None
-    return DeclaredListener(name, read.source, options.get("attempts"), timeout, columns, function)
+    filled = lifespan.filled(function)
+    return DeclaredListener(name, read.source, options.get("attempts"), timeout, columns, filled, lifespan)
 
 
 def declare_report(name: str, function: Callable[[], str | None], options: Mapping[str, Any]) -> "DeclaredReport":
@@ -145,6 +151,7 @@ P = TypeVar("P", bound="Courier")
 M = TypeVar("M", bound="ModuleHandler")
 L = TypeVar("L", bound="ListenerFunction")
 R = TypeVar("R", bound=Callable[[], str | None])
+W = TypeVar("W", bound=Middleware)
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,6 +165,35 @@ class Declarations:
     def __init__(self) -> None:
         self.registrations = Registrations()
 
+    def lifespan(self, function: F) -> F:
+        """Register an async generator that opens resources before the program's handlers run, and closes them after.
+
+        It takes the app or nothing and yields a mapping of resources by name, or nothing. Each process that runs
+        functions of the program opens all lifespans in their order; see :mod:`tickwright.plugin.lifespan`.
+
+        Raises:
+            Rejected: ``invalid_lifespan``. Permanent.
+        """
+        self.registrations.lifespan.add(opener_of(function, self))
+        return function
+
+    def middleware(self, function: W) -> W:
+        """Register an ``async def`` that runs around each attempt of the program's functions, of every capability.
+
+        It takes the work (a :class:`~tickwright.Job`, ``Poll``, ``EntityTask``, ``ReportRequest`` or ``BatchChunk``)
+        and a function that runs the rest of the attempt. It sees what the handler returns or raises, and what it
+        returns or raises itself is the attempt's result. The first one registered is the outermost.
+
+        Raises:
+            Rejected: ``invalid_middleware``. Permanent.
+        """
+        is_async: bool = inspect.iscoroutinefunction(function)
+        if not is_async:
+            text = f"{function.__qualname__}: write an 'async def' that takes the work and the rest of the attempt"
+            raise Rejected("invalid_middleware", text)
+        self.registrations.lifespan.add_middleware(function)
+        return function
+
     def job(
         self,
         name: str,
@@ -168,11 +204,13 @@ class Declarations:
         concurrency: int | None = None,
         rate: str | None = None,
         keep_history: bool = True,
-    ) -> Callable[[F], F]:
+    ) -> "JobDecorator":
         """Register the decorated function as the handler of one-shot jobs called ``name``.
 
         The function takes the :class:`~tickwright.Job`, then arguments that are read from the payload by name and
-        checked against their annotations. It is ``async``, or it runs in a thread.
+        checked against their annotations. It is ``async``, or it runs in a thread. What the decorator returns can
+        still be called, and schedules the job with its arguments: ``await remind.schedule(invoice_id=42)``; see
+        :class:`~tickwright.JobFunction`.
 
         Args:
             name: 1 to 50 letters, digits, ``_ . -``, a letter first.
@@ -187,9 +225,17 @@ class Declarations:
             Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
         """
         options = _given(locals())
-        from tickwright.capabilities.jobs.handlers import HandlerRegistry
 
-        return self._register(HandlerRegistry, lambda function: declare_job(name, function, options))
+        def register(function: Any) -> Any:
+            from tickwright.app.jobs import JobFunction, SyncJobFunction
+            from tickwright.capabilities.jobs.handlers import HandlerRegistry
+
+            handler = declare_job(name, function, options, self.registrations.lifespan)
+            self.registrations.of(HandlerRegistry).add(handler)
+            kind = JobFunction if handler.is_async else SyncJobFunction
+            return kind(cast("JobCalls", self), handler)
+
+        return cast("JobDecorator", register)
 
     def partner(
         self,
@@ -228,7 +274,7 @@ class Declarations:
         options = _given(locals())
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
 
-        return self._register(CourierRegistry, lambda function: declare_partner(name, function, options))
+        return self._register(CourierRegistry, lambda function: declare_partner(name, self._attempt(function), options))
 
     def module(
         self, name: str, *, every: Duration | None = None, timeout: Duration | None = None, gated: bool | None = None
@@ -252,7 +298,7 @@ class Declarations:
         options = _given(locals())
         from tickwright.capabilities.fanout.handlers import ModuleRegistry
 
-        return self._register(ModuleRegistry, lambda function: declare_module(name, function, options))
+        return self._register(ModuleRegistry, lambda function: declare_module(name, self._attempt(function), options))
 
     def listener(
         self,
@@ -282,7 +328,8 @@ class Declarations:
         options = _given(locals())
         from tickwright.capabilities.reports.handlers import ListenerRegistry
 
-        return self._register(ListenerRegistry, lambda function: declare_listener(name, function, options))
+        lifespan = self.registrations.lifespan
+        return self._register(ListenerRegistry, lambda function: declare_listener(name, function, options, lifespan))
 
     def report(
         self,
@@ -384,9 +431,15 @@ class Declarations:
         """
         options = _given(locals())
         options.pop("plan", None)
+        cut = plan and self.registrations.lifespan.filled(plan)
         from tickwright.capabilities.batches.executions.work import BatchRegistry
 
-        return self._register(BatchRegistry, lambda function: declare_batch(name, function, plan, options))
+        return self._register(
+            BatchRegistry, lambda function: declare_batch(name, self._attempt(function), cut, options)
+        )
+
+    def _attempt(self, function: F) -> F:
+        return self.registrations.lifespan.attempt(function)
 
     def _register(self, registry: type[Any], declare: Callable[[F], Any]) -> Callable[[F], F]:
         def register(function: F) -> F:

@@ -14,8 +14,9 @@ import msgspec
 
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
+from tickwright.domain.strict_json import to_json_value
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _INT64_CHARS = 20
 _BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]', re.DOTALL)
@@ -27,7 +28,8 @@ def to_json(payload: Any) -> str:
     """Return ``payload`` as JSON text.
 
     Args:
-        payload: JSON values, and dataclasses, msgspec structs, ``datetime``, ``UUID``, ``Decimal``, enums.
+        payload: JSON values, and dataclasses, msgspec structs, pydantic models, ``datetime``, ``UUID``, ``Decimal``,
+            enums.
 
     Raises:
         Rejected: ``invalid_payload`` (also for a set, which has no order, and for a whole number beyond 64 bits, which
@@ -94,6 +96,6 @@ def _floats(value: Any) -> Iterator[float]:
         for item in value:
             yield from _floats(item)
     elif not isinstance(value, str | bytes | int | None):
-        plain = msgspec.to_builtins(value)
+        plain = msgspec.to_builtins(value, enc_hook=to_json_value)
         if not isinstance(plain, type(value)):
             yield from _floats(plain)

@@ -14,17 +14,16 @@ The object turns arguments into values; capabilities do the rest. It trusts no a
 would refuse, before that reaches a statement that other callers share.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from tickwright.app.borrowed import Fetching, borrow, borrow_sync, finish, schedule_through
-from tickwright.app.declarations import Declarations, Duration, as_duration
+from tickwright.app.borrowed import Fetching, borrow, borrow_sync, finish
+from tickwright.app.declarations import Declarations
 from tickwright.app.payloads import to_json
-from tickwright.capabilities.jobs.enqueue import MANY_JOBS, Enqueuer, Scheduled
-from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
+from tickwright.app.scheduling import CALLER, JobCalls
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable, storable
 from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
@@ -32,8 +31,6 @@ from tickwright.domain.traceparent import NAME
 from tickwright.observe import traces
 from tickwright.observe.logs import log_like_a_library
 from tickwright.plugin.settings import Settings
-from tickwright.ports.caller import Caller, Role
-from tickwright.ports.views import Explanation
 from tickwright.process.database import Database
 from tickwright.process.installation import Installation, open_installation
 from tickwright.process.settings import load_settings
@@ -41,21 +38,21 @@ from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 if TYPE_CHECKING:  # a program loads the capabilities that it uses
+    from anyio.from_thread import BlockingPortal
+
     from tickwright.app.resources import Entities, RequestedReport, Tracked, Trackers
     from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
     from tickwright.capabilities.batches.service import CampaignsService
-    from tickwright.capabilities.jobs.admin.service import JobService
-    from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
     from tickwright.capabilities.operations.listings import Operations
     from tickwright.capabilities.reports.service import ReportsService
 
+T = TypeVar("T")
 MESSAGE_BYTES_MAX = 1_048_576
 MESSAGE_KEY_MAX = 1024
 _SQL = load("tickwright.app.sql", "publish.sql")
-_CALLER = Caller("python", Role.ADMIN)
 
 
-class Tickwright(Declarations):
+class Tickwright(Declarations, JobCalls):
     """The Tickwright of one program.
 
     Creating it reads no settings and opens no connections; ``async with app:`` does. So a module can define it at
@@ -68,115 +65,13 @@ class Tickwright(Declarations):
 
     def __init__(self, database_url: str | None = None, **settings: Any) -> None:
         super().__init__()
+        self.registrations.lifespan.add(self._adopting)
         self._given = {"database_url": database_url, **settings}
         self._settings: Settings | None = None
         self._stack: AsyncExitStack | None = None
         self._installation: Installation | None = None
-
-    def new_job(
-        self,
-        name: str,
-        payload: Any = None,
-        *,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-        key: str | None = None,
-        priority: int = 0,
-        max_attempts: int | None = None,
-        timeout: Duration | None = None,
-        expires_at: datetime | None = None,
-    ) -> NewJob:
-        """Return a checked job for :meth:`schedule_many`; the arguments are those of :meth:`schedule`."""
-        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at)
-        return check_new_job(job) if key is None else with_digest(check_new_job(job))
-
-    async def schedule(
-        self,
-        name: str,
-        payload: Any = None,
-        *,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-        key: str | None = None,
-        priority: int = 0,
-        max_attempts: int | None = None,
-        timeout: Duration | None = None,
-        expires_at: datetime | None = None,
-        connection: Any = None,
-    ) -> Scheduled:
-        """Schedule one job and return its id. On return the job is committed, or part of your transaction.
-
-        Concurrent calls share one statement, so many callers cost little more than one.
-
-        Args:
-            name: A registered task type.
-            payload: JSON values, at most 65,536 bytes; ``{}`` by default. Handlers read their arguments by name.
-            at: Aware; it never starts earlier, by the database's clock. Now by default.
-            delay: Instead of ``at``: this long after the database's now.
-            key: Idempotency key, 1 to 255 characters: the same key schedules nothing twice.
-            priority: -100 to 100; due jobs with a higher one start first.
-            max_attempts: 1 to 1,000; the task type's by default.
-            timeout: Of one attempt; the task type's by default.
-            expires_at: If it has not started by then, it is cancelled.
-            connection: Yours, in a transaction: asyncpg, psycopg, SQLAlchemy (asynchronous ones). The job exists if and
-                only if your transaction commits.
-
-        Raises:
-            Rejected: Something is out of bounds, or the task type is unknown; ``no_transaction``, your connection
-                commits each statement at once. Permanent.
-            Contended: ``key_reused``, the key belongs to a different job (do not retry with it); ``key_in_flight``
-                (retry).
-            Unavailable: ``app_not_open``, outside ``async with app``.
-        """
-        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at)
-        if key is not None or max_attempts is not None:  # the enqueuer checks all other arguments
-            job = check_new_job(job) if key is None else with_digest(check_new_job(job))
-        if connection is None:
-            return await self._open.of(Enqueuer).schedule(job)
-        return await self._open.of(Enqueuer).schedule(job, connection=borrow(connection))
-
-    async def schedule_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[Scheduled]:
-        """Schedule jobs made by :meth:`new_job`, all or none; one answer per job, in order. Errors as ``schedule``."""
-        borrowed = None if connection is None else borrow(connection)
-        return await self._open.of(Enqueuer).schedule_many(list(jobs), connection=borrowed)
-
-    async def schedule_bulk(self, jobs: Iterable[NewJob]) -> int:
-        """Schedule very many jobs without keys, all or none, by COPY; return how many.
-
-        This is the fastest way, but it returns no ids. ``jobs`` can be a generator: its rows are made while PostgreSQL
-        stores earlier ones. That blocks the event loop for up to half a second at a time, so do not call it in a
-        program that also runs handlers. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
-        """
-        enqueuer = self._open.of(Enqueuer)
-        with traces.working("send", MANY_JOBS) as span:
-            stored = await enqueuer.copy(jobs)
-            span.set_attribute("messaging.batch.message_count", stored)
-            return stored
-
-    def schedule_sync(
-        self,
-        name: str,
-        payload: Any = None,
-        *,
-        connection: Any,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-        key: str | None = None,
-        priority: int = 0,
-        max_attempts: int | None = None,
-        timeout: Duration | None = None,
-        expires_at: datetime | None = None,
-    ) -> Scheduled:
-        """Do what :meth:`schedule` does, on the connection of a synchronous program.
-
-        The app need not be open: only ``connection`` is used, a psycopg ``Connection`` or an SQLAlchemy ``Connection``
-        or ``Session``. Arguments and errors as ``schedule``.
-        """
-        job = self.new_job(
-            name, payload, at=at, delay=delay, key=key, priority=priority, max_attempts=max_attempts, timeout=timeout,
-            expires_at=expires_at,
-        )  # fmt: skip
-        return finish(schedule_through(borrow_sync(connection), job))
+        self._portal: BlockingPortal | None = None
+        self._sync_stack = ExitStack()
 
     async def track(
         self,
@@ -232,7 +127,7 @@ class Tickwright(Declarations):
         from tickwright.app.resources import Trackers
         from tickwright.capabilities.polling.service import PollingService
 
-        return Trackers(self._open.of(PollingService), _CALLER)
+        return Trackers(self._open.of(PollingService), CALLER)
 
     @property
     def entities(self) -> "Entities":
@@ -240,7 +135,7 @@ class Tickwright(Declarations):
         from tickwright.app.resources import Entities
         from tickwright.capabilities.fanout.service import FanoutService
 
-        return Entities(self._open.of(FanoutService), _CALLER)
+        return Entities(self._open.of(FanoutService), CALLER)
 
     async def request_report(
         self,
@@ -281,7 +176,7 @@ class Tickwright(Declarations):
         from tickwright.app.resources import request_report
         from tickwright.capabilities.reports.service import ReportsService
 
-        return await request_report(self._open.of(ReportsService), self._open.pool, wanted, _CALLER, connection)
+        return await request_report(self._open.of(ReportsService), self._open.pool, wanted, CALLER, connection)
 
     @property
     def reports(self) -> "ReportsService":
@@ -301,7 +196,7 @@ class Tickwright(Declarations):
             Rejected: ``invalid_campaign``, or the code that all mistakes share, with every mistake. Permanent.
             Unavailable: ``app_not_open``, or the audience's source does not answer. Retry.
         """
-        return await self.campaigns.campaigns.put(name, words, caller=_CALLER)
+        return await self.campaigns.campaigns.put(name, words, caller=CALLER)
 
     async def start_campaign(self, name: str) -> int:
         """Execute a campaign now, whatever its schedule, and return the id of the execution.
@@ -313,13 +208,13 @@ class Tickwright(Declarations):
         """
         from tickwright.capabilities.batches.executions.states import BatchAction
 
-        return (await self.campaigns.campaign_batches.act(BatchAction.START, name, caller=_CALLER)).executions[-1].id
+        return (await self.campaigns.campaign_batches.act(BatchAction.START, name, caller=CALLER)).executions[-1].id
 
     async def start_batch(self, name: str) -> int:
         """Execute a batch of ``@app.batch``, of this or another program, like a campaign; ``batch_not_found``."""
         from tickwright.capabilities.batches.executions.states import BatchAction
 
-        return (await self.campaigns.programs.act(BatchAction.START, name, caller=_CALLER)).executions[-1].id
+        return (await self.campaigns.programs.act(BatchAction.START, name, caller=CALLER)).executions[-1].id
 
     @property
     def campaigns(self) -> "CampaignsService":
@@ -383,6 +278,46 @@ class Tickwright(Declarations):
             span.set_attribute("messaging.message.id", f"out_{number}")
             return number
 
+    def run_sync(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` for a synchronous program, inside ``with app:``. Raises ``Unavailable`` (``app_not_open``)."""
+        if self._portal is None:
+            work.close()
+            raise Unavailable("app_not_open", "the app is not open; work inside 'with app:', or give a connection")
+
+        async def run() -> T:
+            return await work
+
+        return self._portal.call(run)
+
+    def __enter__(self) -> Self:
+        """Open the app for a synchronous program: its event loop runs in a thread."""
+        from anyio.from_thread import start_blocking_portal
+
+        if self._installation is not None:
+            raise Rejected("app_already_open", "this app object is open already; use it, or make another one")
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())
+            stack.enter_context(portal.wrap_async_context_manager(self))
+            self._portal, self._sync_stack = portal, stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal = None
+        self._sync_stack.close()
+
+    @asynccontextmanager
+    async def _adopting(self, installation: Installation) -> AsyncIterator[Mapping[str, Any]]:
+        """Be open while a process runs functions of the program: they schedule as the program itself does."""
+        is_open = self._installation is not None
+        self._installation = self._installation or installation
+        try:
+            yield {}
+        finally:
+            if not is_open:
+                self._installation = None
+
     def using(self, settings: Settings) -> Self:
         """Use ``settings`` from the next opening on, regardless of the environment; for programs that run apps."""
         self._settings = settings
@@ -431,50 +366,11 @@ class Tickwright(Declarations):
             await stack.aclose()
 
     @property
-    def service(self) -> "JobService":
-        """Operations on jobs for operators: listings, dead letters, task types. Common ones are methods of the app."""
-        from tickwright.capabilities.jobs.admin.service import JobService
-
-        return self._open.of(JobService)
-
-    @property
     def operations(self) -> "Operations":
         """Workers, alerts, the outbox, the audit trail and API keys."""
         from tickwright.capabilities.operations.listings import Operations
 
         return self._open.of(Operations)
-
-    async def get(self, job_id: int) -> "JobDetail":
-        """Return one job. Raises ``Rejected`` (``job_not_found``)."""
-        return await self.service.get(job_id)
-
-    async def explain(self, job_id: int) -> Explanation:
-        """Return an explanation of a job's status. Raises ``Rejected`` (``job_not_found``)."""
-        return await self.service.explain(job_id)
-
-    async def cancel(self, job_id: int) -> "JobAction":
-        """Cancel a job; ``outcome`` is ``cancelled``, or ``requested`` while its handler runs.
-
-        Raises:
-            Rejected: ``job_not_found``, ``job_finished``. Permanent.
-        """
-        return await self.service.cancel(job_id, caller=_CALLER)
-
-    async def retry(self, job_id: int) -> "JobAction":
-        """Retry a failed job now. Raises ``Rejected`` (``job_not_found``, ``job_not_failed``)."""
-        return await self.service.retry(job_id, caller=_CALLER)
-
-    async def reschedule(
-        self, job_id: int, *, at: datetime | None = None, delay: Duration | None = None
-    ) -> "JobAction":
-        """Change the time of a pending job. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
-        if (at is None) == (delay is None):
-            raise Rejected("execute_at_and_delay", "give at or delay, one of them", field="delay")
-        return await self.service.reschedule(job_id, caller=_CALLER, execute_at=at, delay=as_duration("delay", delay))
-
-    async def run_now(self, job_id: int) -> "JobAction":
-        """Make a pending job due now. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
-        return await self.service.run_now(job_id, caller=_CALLER)
 
     @property
     def _open(self) -> Installation:
@@ -492,33 +388,6 @@ class Tickwright(Declarations):
         from tickwright.process.node import run_node
 
         await run_node(self.settings, roles, database=self._open.database, registrations=self.registrations)
-
-
-def _job(  # noqa: PLR0917  the fast path of every call
-    name: str,
-    payload: Any,
-    at: datetime | None,
-    delay: Duration | None,
-    key: str | None,
-    priority: int,
-    max_attempts: int | None,
-    timeout: Duration | None,
-    expires_at: datetime | None,
-) -> NewJob:
-    if at is not None and delay is not None:
-        raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
-    return NewJob(
-        name,
-        "{}" if payload is None else to_json(payload),
-        at,
-        key,
-        None,
-        priority,
-        max_attempts,
-        None if timeout is None else as_duration("timeout", timeout),
-        expires_at,
-        None if delay is None else as_duration("delay", delay),
-    )
 
 
 def _message(

@@ -4,6 +4,8 @@
 
     TickwrightError
     ├─ Rejected          the caller's mistake: change the request, then send it again
+    │  ├─ JobFailed      the awaited job has failed
+    │  └─ JobCancelled   the awaited job was cancelled
     ├─ Contended         another caller was first: try again
     ├─ Unavailable       a server does not answer: retry with back-off
     └─ InvariantBroken   a bug: an invariant does not hold, report it
@@ -42,6 +44,18 @@ class Rejected(TickwrightError):
     """The caller's mistake. Permanent: retrying the same request cannot help."""
 
     status = 422
+
+
+class JobFailed(Rejected):
+    """The last attempt of an awaited job failed; ``details`` has ``job_id`` and ``attempts``. Permanent."""
+
+    status = 409
+
+
+class JobCancelled(Rejected):
+    """An awaited job was cancelled, or it expired; ``details`` has ``job_id``. Permanent."""
+
+    status = 409
 
 
 class Contended(TickwrightError):

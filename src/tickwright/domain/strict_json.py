@@ -186,3 +186,26 @@ def quoted(text: str) -> str:
     """Return untrusted text for a message: printable, quoted, at most 60 characters."""
     cut = text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
     return json.dumps(cut)
+
+
+# Users' types. msgspec handles dataclasses, its own structs, TypedDict, NamedTuple, UUID, Decimal, dates and times,
+# enums, and containers of them. A pydantic model validates and dumps itself; it is recognised without an import of pydantic.
+
+
+def is_model(kind: type) -> bool:
+    """Return whether a class is a pydantic model."""
+    return hasattr(kind, "__pydantic_validator__") and hasattr(kind, "model_validate")
+
+
+def to_json_value(value: Any) -> Any:
+    """Return a model as JSON values: the ``enc_hook`` of every encoder of users' values."""
+    if is_model(type(value)):
+        return value.model_dump(mode="json")
+    raise TypeError(f"an object of type {type(value).__name__} has no JSON form")
+
+
+def from_json_value(kind: type, value: Any) -> Any:
+    """Return the model of JSON values: the ``dec_hook``; its ``ValidationError`` is a ``ValueError``."""
+    if is_model(kind):
+        return kind.model_validate(value)  # type: ignore[attr-defined]
+    raise TypeError(f"{kind.__name__} cannot be read from JSON")

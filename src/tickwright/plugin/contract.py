@@ -100,6 +100,7 @@ class Plugin:
 
     name: ClassVar[str]
     roles: ClassVar[tuple[str, ...]] = ()
+    function_roles: ClassVar[tuple[str, ...]] = ()
     settings: ClassVar[type[SettingsPart] | None] = None
     commands: ClassVar[Mapping[str, str]] = {}
     parts: ClassVar[Mapping[str, str]] = {}

@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+from tickwright.plugin.lifespan import Lifespan
+
 R = TypeVar("R")
 
 
@@ -9,9 +11,13 @@ class Registrations:
     """One registry per kind, such as ``HandlerRegistry``, made on first use.
 
     A plugin asks with :meth:`have` whether there is one before it loads what handles its contents.
+
+    Attributes:
+        lifespan: The program's resources and middleware.
     """
 
     def __init__(self, *registries: Any) -> None:
+        self.lifespan = Lifespan()
         self._registries = {type(one): one for one in registries}
 
     def have(self, kind: str) -> bool:

@@ -113,9 +113,10 @@ async def open_node(
     ``any_port`` uses free ports if the wanted ones are taken.
 
     Raises:
-        Rejected: ``unknown_role``, ``address_unusable``, ``queue_differs``, ``queue_forbidden``, or the TOML file is
-            wrong. Permanent.
+        Rejected: ``unknown_role``, ``address_unusable``, ``queue_differs``, ``queue_forbidden``, the TOML file is
+            wrong, or a function lacks a resource (``resource_missing``). Permanent.
         Unavailable: The database does not answer, or a port is in use. Retry.
+        Exception: What a lifespan of the program raises.
     """
     wanted = check_roles(roles)
     for declared in settings.secrets.values():
@@ -137,6 +138,8 @@ async def open_node(
         with translated():
             for plugin in PLUGINS:
                 await plugin.start(context)
+        if any(context.roles.intersection(plugin.function_roles) for plugin in PLUGINS):
+            await stack.enter_async_context(context.registrations.lifespan.opened(installation))
         yield _build(settings, installation, context, ownership, any_port=any_port)
 
 

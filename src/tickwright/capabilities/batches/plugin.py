@@ -50,7 +50,7 @@ class BatchesPlugin(Plugin):
     """Work over large audiences, in chunks."""
 
     name = "batches"
-    roles = (CONSUMER,)
+    roles = function_roles = (CONSUMER,)
     settings = BatchesSettings
     commands: ClassVar = {
         "campaigns": "tickwright.cli.commands.campaigns",

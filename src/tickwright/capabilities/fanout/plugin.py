@@ -47,7 +47,7 @@ class FanoutPlugin(Plugin):
     """Tasks for many entities, one per entity, module and window."""
 
     name = "fanout"
-    roles = (CONSUMER,)
+    roles = function_roles = (CONSUMER,)
     settings = FanoutSettings
     commands: ClassVar = {
         "entities": "tickwright.cli.commands.entities",

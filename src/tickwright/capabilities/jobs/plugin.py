@@ -41,7 +41,7 @@ class JobsPlugin(Plugin):
     """Jobs, their task types and their dead letters."""
 
     name = "jobs"
-    roles = (WORKER,)
+    roles = function_roles = (WORKER,)
     settings = JobSettings
     commands: ClassVar = {
         "jobs": "tickwright.cli.commands.jobs",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -72,7 +72,10 @@ class NewJob(msgspec.Struct, frozen=True):
     traceparent: str | None = None
 
 
-def check_new_job(job: NewJob) -> NewJob:
+J = TypeVar("J", bound=NewJob)
+
+
+def check_new_job(job: J) -> J:
     """Return ``job`` when its values are within the bounds.
 
     Raises:
@@ -221,7 +224,7 @@ def read_job(
     return job if job.key is None else with_digest(job)
 
 
-def with_digest(job: NewJob) -> NewJob:
+def with_digest(job: J) -> J:
     """Return ``job`` with the digest of its request, which detects its key on another request."""
     canonical = msgspec.json.encode(msgspec.json.decode(job.payload), order="deterministic")
     digest = digest_of(

@@ -35,7 +35,7 @@ class PollingPlugin(Plugin):
     """Polls of trackers, spread over time, each published exactly once."""
 
     name = "polling"
-    roles = (CONSUMER,)
+    roles = function_roles = (CONSUMER,)
     settings = PollingSettings
     commands: ClassVar = {
         "accounts": "tickwright.cli.commands.accounts",

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected, takes_one
 from tickwright.engine.registry import Registry
+from tickwright.plugin.lifespan import Lifespan
 from tickwright.ports.reports import Source
 from tickwright.sources.rows import mappings_of
 
@@ -79,6 +80,7 @@ class DeclaredListener:
         attempts: 1 to 100.
         timeout: Of one attempt, 10 ms to 6 hours.
         columns: DuckDB types by name.
+        lifespan: Of its program: middleware.
     """
 
     name: str
@@ -87,6 +89,7 @@ class DeclaredListener:
     timeout: timedelta | None
     columns: Mapping[str, str] | None
     function: Function
+    lifespan: Lifespan = field(default_factory=Lifespan)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class ReportsPlugin(Plugin):
     """Reports that are gathered from listeners and merged into one file."""
 
     name = "reports"
-    roles = (LISTENER,)
+    roles = function_roles = (LISTENER,)
     settings = ReportSettings
     commands: ClassVar = {
         "report-types": "tickwright.cli.commands.report_types",

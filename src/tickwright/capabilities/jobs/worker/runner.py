@@ -22,11 +22,12 @@ import asyncio
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -39,6 +40,7 @@ from tickwright.capabilities.jobs.worker.result_writer import OutcomeRecorder, o
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.dbclock import DbClock
 from tickwright.observe import traces
+from tickwright.plugin.lifespan import Around
 from tickwright.ports.ids import monotonic
 
 YIELD_AFTER_S = 0.001
@@ -407,7 +409,7 @@ class Runner:
             if not started and not await self._begins(job):
                 return
             started = True
-            result = await (state.call(job) if state.is_async else self._in_thread(job, state))
+            result = await (state.call(job) if state.is_plain else self._called(job, state))
         except asyncio.CancelledError as error:
             if job.stop_reason is None:  # the handler's own: a task that it awaits was cancelled
                 self._outcomes.record_ended(job, outcome_of_raised(job, error))
@@ -418,14 +420,25 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  all that a handler raises is this attempt's result
             self._outcomes.record_ended(job, outcome_of_raised(job, error))
         else:
-            if result is _REPORTED:
-                return
-            if job.stop_reason is not None and job.stop_reason != "shutdown":
-                self._end_stopped(job, job.stop_reason)
-            elif result is None:
+            if result is None and job.stop_reason is None:
                 self._outcomes.record_completed(job)
-            else:
-                self._outcomes.record_ended(job, outcome_of_result(job, result))
+            elif result is not _REPORTED:
+                self._end_returned(job, result)
+
+    def _end_returned(self, job: Job, result: Any) -> None:
+        if isinstance(result, _Raised):
+            self._outcomes.record_ended(job, outcome_of_raised(job, result.error))
+        elif job.stop_reason is not None and job.stop_reason != "shutdown":
+            self._end_stopped(job, job.stop_reason)
+        elif result is None:
+            self._outcomes.record_completed(job)
+        else:
+            self._outcomes.record_ended(job, outcome_of_result(job, result))
+
+    def _called(self, job: Job, state: TypeState) -> Awaitable[Any]:
+        if state.around is not None:
+            return self._enclosed(job, state, state.around)
+        return self._in_thread(job, state)
 
     async def _begins(self, job: Job) -> bool:
         """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
@@ -467,6 +480,27 @@ class Runner:
             )
         else:
             self._outcomes.record_stopped(job, reason)
+
+    async def _enclosed(self, job: Job, state: TypeState, around: Around) -> Any:
+        """Run an attempt inside the program's middleware, which sees what the handler returns or raises."""
+        result: Any = None
+
+        async def run() -> Any:
+            nonlocal result
+            result = await (state.call(job) if state.is_async else self._in_thread(job, state))
+            if result is _REPORTED:  # a thread that could not be stopped has ended
+                raise asyncio.CancelledError
+            if isinstance(result, _Raised):
+                raise result.error
+            return result
+
+        try:
+            returned = await around(job, run)
+        except BaseException:
+            if result is _REPORTED:
+                return result
+            raise
+        return result if result is _REPORTED else returned
 
     async def _in_thread(self, job: Job, state: TypeState) -> Any:
         call = self._executor.submit(copy_context().run, _call, job, state)
@@ -543,9 +577,16 @@ def _are_equal(here: Context, other: Context) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a synchronous handler raised; a value, because a future cannot hold a StopIteration."""
+
+    error: BaseException
+
+
 def _call(job: Job, state: TypeState) -> Any:
-    """Call a synchronous handler in its thread. Return what it raises, because a future cannot hold a StopIteration."""
+    """Call a synchronous handler in its thread."""
     try:
         return state.call(job)
     except BaseException as error:  # noqa: BLE001  all that a handler raises is this attempt's result
-        return outcome_of_raised(job, error)
+        return _Raised(error)

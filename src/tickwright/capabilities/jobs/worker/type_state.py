@@ -5,6 +5,7 @@ from bisect import bisect_left
 from tickwright.capabilities.jobs.handlers import Call
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.observe.metrics import LATENESS_BUCKETS_S
+from tickwright.plugin.lifespan import Around
 from tickwright.ports.ids import monotonic
 
 SLACK_S = 0.05
@@ -43,18 +44,24 @@ class TypeState:
         rate_limited_more: More jobs of this rate-limited type may wait.
         free_from_s: The starts of a rate-limited type are taken up to this time (monotonic).
         grace_s: A call that keeps its own deadline is stopped only this much after it.
+        around: The program's middleware, or ``None``.
+        is_plain: Whether ``call`` returns what the attempt waits for: it is asynchronous, and without middleware.
     """
 
     __slots__ = (
-        "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "late_counts",
-        "late_sum_s", "rate_limited_more", "rate_limited_until_s", "running", "stuck", "task_type", "threads",
-        "timeout_s",
+        "around", "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "is_plain",
+        "late_counts", "late_sum_s", "rate_limited_more", "rate_limited_until_s", "running", "stuck", "task_type",
+        "threads", "timeout_s",
     )  # fmt: skip
 
-    def __init__(self, task_type: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0) -> None:
+    def __init__(
+        self, task_type: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0, around: Around | None = None
+    ) -> None:
         self.task_type = task_type
         self.call = call
+        self.around = around
         self.is_async = is_async
+        self.is_plain = is_async and around is None
         self.timeout_s = task_type.timeout.total_seconds()
         self.held = 0
         self.running = 0
@@ -81,6 +88,7 @@ class TypeState:
             self.rate_limited_until_s = 0.0
             self.free_from_s = min(self.free_from_s, monotonic() + 1 / rate) if rate else 0.0
         self.task_type, self.call, self.is_async = other.task_type, other.call, other.is_async
+        self.around, self.is_plain = other.around, other.is_plain
         self.timeout_s, self.grace_s = other.timeout_s, other.grace_s
         if other.granted is None or self.granted is None:
             self.granted = other.granted

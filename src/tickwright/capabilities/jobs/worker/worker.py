@@ -237,7 +237,9 @@ class JobWorker:
         scheme, _, rest = kind.target.partition(":")
         if scheme == "python":
             handler = self._handlers.get(rest)
-            return TypeState(kind, handler.call, is_async=handler.is_async) if handler else None
+            if handler is None:
+                return None
+            return TypeState(kind, handler.call, is_async=handler.is_async, around=handler.around)
         broker = self._brokers.get(scheme)
         return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
 

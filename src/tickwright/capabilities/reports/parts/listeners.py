@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -139,8 +140,11 @@ class PartFetcher:
         function = self._functions.get(listener.name)
         if function is None:
             raise Unavailable("unknown_listener", f"no function for listener {listener.name!r} here")
-        rows_of_function = function.function(self._request(claim, function))
-        return await write_part(rows_of_function, path, declared=listener.columns, progress=progress)
+        request = self._request(claim, function)
+        rows_of_function, around = function.function(request), function.lifespan.around
+        write = partial(write_part, rows_of_function, path, declared=listener.columns, progress=progress)
+        facts: PartFacts = await (write() if around is None else around(request, write))
+        return facts
 
     def _request(self, claim: Claim, function: DeclaredListener) -> ReportRequest:
         listener = claim.listener

@@ -1,0 +1,126 @@
+"""The arguments of a handler: written to a payload by whoever schedules, read from it by the worker.
+
+Both sides use one struct, which is made from the handler's signature. So a call that the handler could not read is
+refused when it is scheduled, not when it runs.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, get_type_hints
+
+import msgspec
+
+from tickwright.domain.errors import Rejected
+from tickwright.domain.strict_json import from_json_value
+from tickwright.observe.logs import without_secrets
+from tickwright.plugin.lifespan import Resource
+
+MESSAGE_CHARS_MAX = 1000
+OUTCOMES = frozenset({"Completed", "Errored", "Snoozed"})
+"""Values that a handler may return instead of a result."""
+
+
+class PayloadInvalid(Exception):
+    """The payload does not fit the handler's arguments; exceptions of the handler itself are never of this type."""
+
+
+class Arguments:
+    """The arguments of one handler, except the job and the resources that the process fills in.
+
+    Attributes:
+        names: In the order of the signature.
+        returns: The annotation of the result; ``Any`` if there is none, or if it is an attempt outcome.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Read the signature.
+
+        Raises:
+            Rejected: ``invalid_handler``: it cannot be called with a job and a JSON object. Permanent.
+        """
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
+            raise Rejected("invalid_handler", f"{function.__qualname__} must take the job as its first argument")
+        named = [one for one in parameters[1:] if not isinstance(one.default, Resource)]
+        if any(one.kind in {one.VAR_POSITIONAL, one.POSITIONAL_ONLY, one.VAR_KEYWORD} for one in named):
+            raise Rejected(
+                "invalid_handler", f"{function.__qualname__}: give each payload field a parameter of its own"
+            )
+        hints = get_type_hints(function) if named else {}
+        self.names: Sequence[str] = [one.name for one in named]
+        self.returns = _result_type(function)
+        self._signature = inspect.Signature(named)
+        self._all = frozenset(self.names)
+        self._required = frozenset(one.name for one in named if one.default is one.empty)
+        self._decode = self._decoder(function, named, hints) if named else None
+        self._get = attrgetter(*self.names) if named else None
+
+    def _decoder(
+        self, function: Callable[..., Any], named: Sequence[inspect.Parameter], hints: Mapping[str, Any]
+    ) -> Callable[[str], Any]:
+        fields = [
+            (one.name, hints.get(one.name, Any))
+            if one.default is one.empty
+            else (one.name, hints.get(one.name, Any), one.default)
+            for one in named
+        ]
+        fields.sort(key=len)  # a struct needs its required fields first; the call passes them by name
+        try:
+            return msgspec.json.Decoder(msgspec.defstruct("Arguments", fields), dec_hook=from_json_value).decode
+        except TypeError as error:
+            raise Rejected("invalid_handler", f"{function.__qualname__}: {error}") from error
+
+    def read(self, payload: str) -> dict[str, Any]:
+        """Return the arguments of a payload by name. Raises :class:`PayloadInvalid`."""
+        if self._decode is None or self._get is None:
+            return {}
+        try:
+            found = self._get(self._decode(payload))
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise PayloadInvalid(_shortened(str(error))) from error
+        return {self.names[0]: found} if len(self.names) == 1 else dict(zip(self.names, found, strict=True))
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name; those that are left out keep the handler's defaults.
+
+        Raises:
+            Rejected: ``invalid_arguments``: one is missing, unknown or given twice. Permanent.
+        """
+        if args or not self._required <= kwargs.keys() or not kwargs.keys() <= self._all:
+            try:
+                return self._signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise Rejected("invalid_arguments", f"the job's arguments: {error}") from None
+        return dict(kwargs)
+
+    def check(self, payload: str) -> str:
+        """Return a payload that the handler can read.
+
+        Raises:
+            Rejected: ``invalid_arguments``: a value has another type than its parameter. Permanent.
+        """
+        if self._decode is not None:
+            try:
+                self._decode(payload)
+            except msgspec.ValidationError as error:
+                raise Rejected("invalid_arguments", f"the job's arguments: {_shortened(str(error))}") from None
+        return payload
+
+
+def _result_type(function: Callable[..., Any]) -> Any:
+    """Return the type that results are decoded to; ``Any`` also where a name of the annotation is not importable."""
+    with suppress(NameError, TypeError):
+        annotation = get_type_hints(function).get("return", Any)
+        parts = {getattr(part, "__name__", "") for part in (annotation, *getattr(annotation, "__args__", ()))}
+        return Any if OUTCOMES & parts else annotation
+    return Any
+
+
+def _shortened(message: str) -> str:
+    """Return msgspec's message, which quotes a refused value whole and ends with its place, shortened."""
+    if len(message) <= MESSAGE_CHARS_MAX:
+        return message
+    _, at, place = message[-MESSAGE_CHARS_MAX // 2 :].rpartition(" - at `")
+    return f"{without_secrets(message)[: MESSAGE_CHARS_MAX // 2]}…{at}{place if at else ''}"
