@@ -23,6 +23,7 @@ from tickwright.capabilities.operations.snapshots import Snapshots
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.requests.store import Routes
 from tickwright.capabilities.reports.service import ReportResources, ReportsService
+from tickwright.engine.wakeup.on_demand import DirectAccess
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.ports.broker import TargetCheck
 from tickwright.ports.caller import Caller, Role
@@ -189,6 +190,7 @@ async def running_api(
     settings = Settings(path_prefix=path_prefix)
     plugin_context = Context(settings, pool, Registrations(), dict)
     ports = plugin_context.ports
+    ports.put(DirectAccess, DirectAccess(url))
     ports.put(TargetCheck, allow_target)
     ports.put(FanoutService, FanoutService(pool, dead_tasks or PostgresDeadLetters(pool, "tickwright.fanout")))
     ports.put(ReportsService, ReportsService(pool, keeping))

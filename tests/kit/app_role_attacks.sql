@@ -261,7 +261,7 @@ CREATE TRIGGER a AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION tickwright.reti
 -- name: use_a_trigger_of_keys
 -- It would use a trigger of keys.
 CREATE TEMP TABLE t (id bigint);
-CREATE TRIGGER a AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION tickwright.free_job_key();
+CREATE TRIGGER a AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION tickwright.end_job();
 
 -- name: read_a_later_releases_table
 -- It would read a later release's table.

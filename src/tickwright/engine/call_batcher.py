@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Generic, TypeVar
 
 A = TypeVar("A")
@@ -12,13 +13,18 @@ class CallBatcher(Generic[A, R]):
     """Writes waiting items, one batch of at most ``items_max`` at a time, and returns each caller its own answer.
 
     ``write`` returns one answer per item, in order. An answer that is an exception is raised to the caller of that
-    item; an exception that ``write`` raises, to every caller of the batch. Without ``write``, a subclass writes.
+    item; an exception that ``write`` raises, to every caller of the batch. Without ``write``, a subclass writes. With
+    ``for_all``, a batch has no part in the context (the time limit, the share) of the request that began it.
     """
 
     def __init__(
-        self, write: Callable[[Sequence[A]], Awaitable[Sequence[R | Exception]]] | None = None, *, items_max: int = 200
+        self,
+        write: Callable[[Sequence[A]], Awaitable[Sequence[R | Exception]]] | None = None,
+        *,
+        items_max: int = 200,
+        for_all: bool = False,
     ) -> None:
-        self._write, self._items_max = write, items_max
+        self._write, self._items_max, self._for_all = write, items_max, for_all
         self._waiting: list[tuple[A, asyncio.Future[R]]] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -27,7 +33,7 @@ class CallBatcher(Generic[A, R]):
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         if self._running is None:
-            self._running = asyncio.create_task(self._run())
+            self._running = asyncio.create_task(self._run(), context=Context() if self._for_all else None)
         return await answer
 
     async def _run(self) -> None:

@@ -12,6 +12,7 @@ import asyncpg
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.targets import OUR_PREFIX, WebTarget, is_internal, parse_target
 from tickwright.engine.leases import LeasePurposes
+from tickwright.engine.wakeup.on_demand import DirectAccess
 from tickwright.observe.alerts import AlertRules
 from tickwright.observe.metrics import MetricSpec
 from tickwright.plugin import Context, Registrations, Settings
@@ -83,6 +84,7 @@ async def open_installation(
             if not database.embedded:
                 with translated():
                     check_revision(database, await _revision(pool))
+            context.ports.put(DirectAccess, DirectAccess(database.direct_url if settings.notifications else None))
             provide(context)
             if declare:
                 with translated():

@@ -24,6 +24,7 @@ from tickwright.engine.leases import LeasedService, Leases
 from tickwright.engine.outbox.table import reserve_prefixes
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup.connection import DirectConnection
+from tickwright.engine.wakeup.on_demand import DirectAccess
 from tickwright.observe.logs import know_secret
 from tickwright.plugin import Context, Registrations, Settings
 from tickwright.plugin.settings import Bind
@@ -172,6 +173,8 @@ def _context(settings: Settings, roles: tuple[str, ...], installation: Installat
     own = installation.context
     context = Context(settings, pool, own.registrations, own.read_config, roles=frozenset(roles), callers=own)
     context.ports.put(DirectConnection, direct)
+    for one in (own, context):
+        one.ports.put(DirectAccess, DirectAccess(direct_url, direct))
     context.facts = session.facts
     context.ports.put(WorkerSession, session)
     leases = context.ports.put(Leases, Leases(pool, owner=name, terms=terms))

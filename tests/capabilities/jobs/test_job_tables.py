@@ -6,6 +6,9 @@ import asyncpg
 
 from tickwright.store.queries import load, with_shared
 
+OF_LIVE_JOBS = frozenset({"awaited"})
+"""Columns that say nothing about a finished job: a move leaves their default."""
+
 
 async def test_the_fragments_name_the_columns_of_a_job_in_their_order(database_url: str) -> None:
     """A move to the history table writes every column into the column of its name."""
@@ -21,7 +24,7 @@ async def test_the_fragments_name_the_columns_of_a_job_in_their_order(database_u
             "SELECT attname FROM pg_attribute WHERE attrelid = 'tickwright.scheduled_tasks'::regclass "
             "AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
         )
-        assert columns == [row["attname"] for row in rows]
+        assert columns == [row["attname"] for row in rows if row["attname"] not in OF_LIVE_JOBS]
     finally:
         await connection.close()
     for name, body in bodies.items():

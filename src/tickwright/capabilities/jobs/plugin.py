@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.enqueue import Enqueuer
+    from tickwright.capabilities.jobs.results import JobResults
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -57,7 +58,7 @@ class JobsPlugin(Plugin):
     config_checks: ClassVar = {"task_types": "tickwright.capabilities.jobs.task_types:read_task_type"}
 
     def provide(self, context: Context) -> None:
-        """Offer the job service and the enqueuer, which batches single requests."""
+        """Offer the job service, the enqueuer, which batches single requests, and the waiting for results."""
         ports = context.ports
 
         def enqueuer() -> "Enqueuer":
@@ -71,7 +72,16 @@ class JobsPlugin(Plugin):
 
             return JobService(context.pool, enqueuer=ports.get(Enqueuer), allow_target=ports.get(TargetCheck))
 
+        def results() -> "JobResults":
+            from tickwright.capabilities.jobs.results import JobResults
+            from tickwright.engine.wakeup.on_demand import DirectAccess
+
+            made = JobResults(context.pool, ports.get(DirectAccess))
+            ports.on_close(made.aclose)
+            return made
+
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
+        ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
 
     async def declare(self, context: Context) -> None:

@@ -85,7 +85,8 @@ async def test_the_suite_notices_keys_whose_age_counts_from_their_insert(databas
     text = BEFORE.read_text()
     begin = text.index("CREATE TRIGGER scheduled_tasks_deleted")
     trigger = text[begin : text.index(";", begin)]
-    await pool.execute(trigger.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER"))
+    trigger = trigger.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER").replace("free_job_key", "end_job")
+    await pool.execute(trigger)
     with pytest.raises(AssertionError, match="KEY-2 broken"):
         await check_a_key_lives_seven_days_after_its_job(database_url, "completed")
 

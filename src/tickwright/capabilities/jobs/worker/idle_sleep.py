@@ -91,18 +91,27 @@ class IdleSleep:
             await self._wakeup.disarm(LATER_LOCK)
         if wait_s > ARMED_FROM_S and self._wakeup.works and not await self._armed(late=late):
             return
-        if await self._wakeup.nap(wait_s) and self._wakeup.notified:
-            self._wakeup.notified = False
-            self._notified_s.append(monotonic())
-            if len(self._notified_s) == FLOOD and monotonic() - self._notified_s[0] < FLOOD_S:
-                self._awake_until_s = monotonic() + AWAKE_FOR_S
-                await self._wakeup.disarm()
+        if await self._wakeup.nap(wait_s):
+            await self._count_notification()
+
+    async def _count_notification(self) -> None:
+        """Stay awake where many come, so that inserts need not notify."""
+        if not self._wakeup.notified:
+            return
+        self._wakeup.notified = False
+        self._notified_s.append(monotonic())
+        if len(self._notified_s) == FLOOD and monotonic() - self._notified_s[0] < FLOOD_S:
+            self._awake_until_s = monotonic() + AWAKE_FOR_S
+            await self._wakeup.disarm()
 
     async def _armed(self, *, late: bool) -> bool:
         """Ensure that an insert wakes this loop; return ``False`` when one more claim is due before it sleeps."""
         if self._wakeup.relied and monotonic() < self._relied_until_s:
             return True
-        self._wakeup.woken.clear()
+        if self._wakeup.woken.is_set():  # since the last claim began, which may have missed what was announced
+            self._wakeup.woken.clear()
+            await self._count_notification()
+            return False
         answer = await self._wakeup.arm(*([LATER_LOCK] if late else []))
         if answer == "refused":  # an insert is running, or its transaction stays open
             self.arm_failures += 1

@@ -4,8 +4,9 @@ There are three steps. ``outcome_of_result`` and ``outcome_of_raised`` turn what
 outcome. :class:`OutcomeRecorder` decides what follows: completed, retried after a wait, failed, cancelled, released.
 :class:`ResultWriter` collects these results and writes them.
 
-The first result after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``. So a crash
-loses the record of at most that much work, which runs again. While the database is unavailable, results wait until the
+The first result after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``, or for
+``VALUE_GAP_S`` once one of them carries a value. So a crash loses the record of at most that much work, which runs
+again. While the database is unavailable, results wait until the
 lease is lost. Then other workers own these jobs, and the results are dropped and counted.
 
 A program may lock rows of running jobs in a transaction of its own, for any time. A write that meets such a row waits
@@ -52,6 +53,8 @@ from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE
 
 FLUSH_GAP_S = 0.05
+VALUE_GAP_S = 0.005
+"""The same for a result with a value, for which a caller may wait."""
 FLUSHES_AT_ONCE = 2
 BESIDE_S = 0.2
 """A statement that takes longer waits for a row or a slow server; the next one then runs beside it."""
@@ -62,6 +65,8 @@ RETRY_S = 0.2
 LOCKED_AGAIN_S = 1.0
 PASSES_LOCKED_S = 60.0
 LOCKED_MAX = 100_000
+
+WITH_VALUE = "complete_with_result"
 
 RELEASING = frozenset({"retry", "snooze"})
 """Results after which the job is pending again, and may be due before the next claim."""
@@ -164,7 +169,7 @@ class OutcomeRecorder:
                 self.record_completed(job)
             case Completed(result=result):
                 self._count(job, "completed")
-                self._writer.add("complete_with_result", job.id, result)
+                self._writer.add(WITH_VALUE, job.id, result)
             case Snoozed(wait=wait):
                 self._count(job, "snoozed")
                 self._writer.add("snooze", job.id, job.fence, wait.total_seconds())
@@ -281,6 +286,7 @@ class ResultWriter:
         self._writing: dict[asyncio.Task[None], tuple[str, _Batch]] = {}
         self._locked: dict[str, _Batch] = defaultdict(_Batch)
         self._locked_timer: asyncio.TimerHandle | None = None
+        self._value_timer: asyncio.TimerHandle | None = None
         self._passes_locked_until_s = 0.0
         self._woken = asyncio.Event()
         self._stopping = False
@@ -316,6 +322,12 @@ class ResultWriter:
         self.wake()
         if len(batch.ids) == FULL:
             self._full.set()
+        elif kind == WITH_VALUE and self._value_timer is None:
+            self._value_timer = asyncio.get_running_loop().call_later(VALUE_GAP_S, self._write_values)
+
+    def _write_values(self) -> None:
+        self._value_timer = None
+        self._full.set()
 
     @property
     def backlog(self) -> int:
