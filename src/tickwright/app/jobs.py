@@ -255,6 +255,8 @@ class JobOptions(Generic[P, R]):
 class JobFunction(JobOptions[P, R]):
     """The handler of a job: an ``async`` function that can be called as before, and scheduled with its arguments."""
 
+    __name__: str
+
     def __init__(self, app: "JobCalls", handler: "Handler") -> None:
         super().__init__(app, handler)
         update_wrapper(self, handler.function)
@@ -269,6 +271,8 @@ class JobFunction(JobOptions[P, R]):
 
 class SyncJobFunction(JobOptions[P, R]):
     """The same for a synchronous function, which runs in a thread."""
+
+    __name__: str
 
     def __init__(self, app: "JobCalls", handler: "Handler") -> None:
         super().__init__(app, handler)

@@ -189,7 +189,7 @@ def quoted(text: str) -> str:
 
 
 # Users' types. msgspec handles dataclasses, its own structs, TypedDict, NamedTuple, UUID, Decimal, dates and times,
-# enums, and containers of them. A pydantic model validates and dumps itself; it is recognised without an import of pydantic.
+# enums, and containers of them. A pydantic model validates and dumps itself; it is recognised without an import.
 
 
 def is_model(kind: type) -> bool:

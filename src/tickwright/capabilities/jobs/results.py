@@ -109,7 +109,7 @@ class JobResults:
         """How many wait now."""
         return sum(map(len, self._waiting.values()))
 
-    async def wait(self, job_id: int, timeout: timedelta | None = None) -> JobState:  # noqa: ASYNC109  part of the contract
+    async def wait(self, job_id: int, timeout: timedelta | None = None) -> JobState:
         """Return the state of a job when it has ended: completed, failed or cancelled.
 
         Args:
