@@ -186,6 +186,17 @@ def test_options_refuse_two_times_and_a_number_without_a_unit() -> None:
         add.options(priority=1000).call(1)
 
 
+def test_any_json_value_is_an_object() -> None:
+    """An argument that says only ``object`` takes what is there."""
+
+    @Tickwright().job("any")
+    async def take(_job: Job, value: object, values: dict[str, object]) -> object:
+        return value, values
+
+    call = take.call({"a": [1]}, {"b": "c"})
+    assert take.handler.arguments.read(call.payload) == {"value": {"a": [1]}, "values": {"b": "c"}}
+
+
 def test_arguments_of_users_types_come_back_equal() -> None:
     """UUID, datetime, enum, dataclass, struct and pydantic models, also nested."""
     there = {

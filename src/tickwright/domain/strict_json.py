@@ -208,4 +208,6 @@ def from_json_value(kind: type, value: Any) -> Any:
     """Return the model of JSON values: the ``dec_hook``; its ``ValidationError`` is a ``ValueError``."""
     if is_model(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined]
+    if isinstance(value, kind):  # object, or a protocol
+        return value
     raise TypeError(f"{kind.__name__} cannot be read from JSON")
