@@ -1,4 +1,4 @@
-"""The arguments of a handler: written to a payload by whoever schedules, read from it by the worker.
+"""The arguments of a handler: written to a payload where a job is scheduled, read from it by the worker.
 
 Both sides use one struct, which is made from the handler's signature. So a call that the handler could not read is
 refused when it is scheduled, not when it runs.
