@@ -4,6 +4,7 @@ No type has a field for a secret or a hash, so none can leak. The exceptions, :c
 :class:`SecretView`, show a new secret once.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self, TypeVar
@@ -252,6 +253,13 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
     first = next((attempt.lateness_ms for attempt in log if attempt.fence == 1), None)
     trace = read_traceparent(row["traceparent"])
     return job_view(JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace)
+
+
+def decoded(job: JobDetail) -> JobDetail:
+    """Return a job with its JSON as Python values; a number that is too large for a float is infinite."""
+    values = {name: getattr(job, name) for name in JobDetail.USER_DATA}
+    found = {name: json.loads(bytes(value)) for name, value in values.items() if isinstance(value, msgspec.Raw)}
+    return msgspec.structs.replace(job, **found)
 
 
 def attempt_log(row: Mapping[str, Any]) -> list[AttemptView]:
