@@ -109,6 +109,11 @@ class JobResults:
         """How many wait now."""
         return sum(map(len, self._waiting.values()))
 
+    @property
+    def listens(self) -> bool:
+        """Whether notifications arrive now."""
+        return self._listener.works
+
     async def wait(self, job_id: int, timeout: timedelta | None = None) -> JobState:
         """Return the state of a job when it has ended: completed, failed or cancelled.
 
