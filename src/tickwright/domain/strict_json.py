@@ -186,3 +186,16 @@ def quoted(text: str) -> str:
     """Return untrusted text for a message: printable, quoted, at most 60 characters."""
     cut = text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
     return json.dumps(cut)
+
+
+_INT_DIGITS_MAX = 4300
+"""Python refuses to read longer integers."""
+
+
+def decode_stored(text: str | bytes) -> Any:
+    """Return the value of JSON from PostgreSQL, which is valid; a number beyond what Python reads is infinite."""
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> float:
+    return int(digits) if len(digits) <= _INT_DIGITS_MAX else float(digits)

@@ -14,7 +14,6 @@ read goes into shared statements. A waiter that gives up leaves its mark on the 
 """
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from datetime import datetime, timedelta
@@ -24,6 +23,7 @@ import structlog
 
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.strict_json import decode_stored
 from tickwright.domain.time_texts import format_duration
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.tasks import is_set_within
@@ -169,7 +169,7 @@ class JobResults:
             async for state in states:
                 if state.progress is not None and state.progress != last:
                     last = state.progress
-                    yield json.loads(last)
+                    yield decode_stored(last)
 
     async def aclose(self) -> None:
         """End every wait with ``draining``, and the connection."""

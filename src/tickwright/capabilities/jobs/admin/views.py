@@ -4,7 +4,6 @@ No type has a field for a secret or a hash, so none can leak. The exceptions, :c
 :class:`SecretView`, show a new secret once.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self, TypeVar
@@ -13,6 +12,7 @@ import msgspec
 
 from tickwright.capabilities.jobs.model import furthest_start_s
 from tickwright.domain.masking import masked_address
+from tickwright.domain.strict_json import decode_stored
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, instant_text, wait_text
 from tickwright.domain.traceparent import read_traceparent
 from tickwright.ports.views import AccessGranting, Explanation, Reason, UserData, view
@@ -256,9 +256,9 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
 
 
 def decoded(job: JobDetail) -> JobDetail:
-    """Return a job with its JSON as Python values; a number that is too large for a float is infinite."""
+    """Return a job with its JSON as Python values."""
     values = {name: getattr(job, name) for name in JobDetail.USER_DATA}
-    found = {name: json.loads(bytes(value)) for name, value in values.items() if isinstance(value, msgspec.Raw)}
+    found = {name: decode_stored(bytes(value)) for name, value in values.items() if isinstance(value, msgspec.Raw)}
     return msgspec.structs.replace(job, **found)
 
 
