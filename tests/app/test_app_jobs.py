@@ -291,7 +291,7 @@ def test_a_synchronous_program_schedules_and_waits(database_url: str) -> None:
         assert late.value.code == "result_timeout"
         ids = [made.id for made in (inside, *several, alone)]
         found = [one.app.run_sync(one.app.get(job_id)) for job_id in ids]
-        assert [msgspec.json.encode(job.payload) for job in found] == [b'{"a": %d}' % a for a in (1, 5, 6, 2)]
+        assert [job.payload for job in found] == [{"a": 1}, {"a": 5}, {"a": 6}, {"a": 2}]
         assert one.app.schedule_sync("shout", {"word": "x"}).created
     with one.app, pytest.raises(Rejected) as unknown:
         one.app.run_sync(one.app.get(10**9))

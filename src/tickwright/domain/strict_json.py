@@ -211,3 +211,16 @@ def from_json_value(kind: type, value: Any) -> Any:
     if isinstance(value, kind):  # object, or a protocol
         return value
     raise TypeError(f"{kind.__name__} cannot be read from JSON")
+
+
+_INT_DIGITS_MAX = 4300
+"""Python refuses to read longer integers."""
+
+
+def decode_stored(text: str | bytes) -> Any:
+    """Return the value of JSON from PostgreSQL, which is valid; a number beyond what Python reads is infinite."""
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> float:
+    return int(digits) if len(digits) <= _INT_DIGITS_MAX else float(digits)
