@@ -66,7 +66,7 @@ class ConnectGate:
         self._open = asyncio.Event()
         self._open.set()
         self.connected = 0
-        self._connect: Callable[[str], Awaitable[Any]] = direct_module.connect
+        self._connect: Callable[[str], Awaitable[Any]] = direct_module.connect  # type: ignore[attr-defined]
         patch.setattr(direct_module, "connect", self._gated)
 
     async def _gated(self, url: str) -> Any:

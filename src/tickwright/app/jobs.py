@@ -71,8 +71,7 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
     async def result(self, *, timeout: Duration | None = None) -> R:
         """Wait for the end of the job and return its result, decoded to the handler's return type.
 
-        A notification ends the wait; all waits of a program share one connection. The job has to be committed: a wait
-        inside the transaction that schedules it does not end.
+        A notification ends the wait; all waits of a program share one connection. The job has to be committed.
 
         Args:
             timeout: How long to wait, such as ``"10s"``; ``None`` waits without a limit.
@@ -81,7 +80,7 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
             JobFailed: Its last attempt failed. Permanent.
             JobCancelled: It was cancelled, or it expired. Permanent.
             Unavailable: ``result_timeout``: it has not ended yet. Retry. ``app_not_open``.
-            Rejected: ``job_not_found``: it has ended, and its type keeps no history. Permanent.
+            Rejected: ``job_not_found``: it is not committed, or it has ended and its type keeps no history. Permanent.
         """
         return await self.app.result(self.id, timeout=timeout, returns=self.returns)  # type: ignore[no-any-return]
 

@@ -78,7 +78,7 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.results import JobResults
             from tickwright.engine.wakeup.on_demand import DirectAccess
 
-            made = JobResults(context.pool, ports.get(DirectAccess))
+            made = JobResults(context.pool, ports.find(DirectAccess) or DirectAccess(None))
             ports.on_close(made.aclose)
             return made
 

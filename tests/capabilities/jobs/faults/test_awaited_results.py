@@ -222,7 +222,7 @@ async def test_a_row_that_is_being_ended_is_marked_again(database_url: str, pool
     await ending.close()
 
 
-async def check_ends_while_the_connection_is_away(url: str, patch: pytest.MonkeyPatch) -> None:
+async def check_ends_while_the_connection_is_lost(url: str, patch: pytest.MonkeyPatch) -> None:
     """RES-1: a hundred waiters of jobs that end while the listening connection is lost."""
     gate = ConnectGate(patch)
     pool = await asyncpg.create_pool(url, min_size=1, max_size=3)
@@ -246,7 +246,7 @@ async def test_ends_arrive_though_the_listening_connection_is_killed(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RES-1 and RES-2, for a hundred waiters."""
-    await check_ends_while_the_connection_is_away(database_url, monkeypatch)
+    await check_ends_while_the_connection_is_lost(database_url, monkeypatch)
 
 
 @pytest.mark.mutant
@@ -256,7 +256,7 @@ async def test_the_suite_notices_waiters_that_do_not_read_after_a_loss(
     """A mutant: only notifications wake waiters."""
     mutate(monkeypatch, JobResults._wake_all, "notified.set()", "pass")
     with pytest.raises(AssertionError, match="RES-1 broken"):
-        await check_ends_while_the_connection_is_away(database_url, monkeypatch)
+        await check_ends_while_the_connection_is_lost(database_url, monkeypatch)
 
 
 @pytest.mark.mutant

@@ -1,4 +1,4 @@
-"""``tickwright bench results``: from the end of a handler to its value in a caller that waits for it.
+"""Callers that wait for results, and a worker in another process.
 
 A thousand callers of one process each schedule a job, wait for its value, and begin again; a worker in another process
 runs the handlers, which take random times. The handler returns the instant of its end; both processes read the same
@@ -56,7 +56,7 @@ async def _wait_for_all(
         rng = random.Random(options.seed)
         first = [asyncio.create_task(_one(app, results, 0.0)) for _ in range(options.waiters)]
         say(f"{options.waiters} callers wait, and no worker runs")
-        await asyncio.sleep(IDLE_S + 3)  # until the pool has closed its idle connections
+        await asyncio.sleep(IDLE_S + 3)  # the pool has closed its idle connections by then
         (connections,) = await asyncio.to_thread(ground.row, SQL["connections"])
         if results.waiting != options.waiters:
             raise RuntimeError(f"{results.waiting} of {options.waiters} callers wait")
