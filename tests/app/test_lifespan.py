@@ -348,12 +348,13 @@ async def resources() -> AsyncIterator[dict[str, object]]:
 @app.job("first")
 async def first(job: Job, words: list[str] = resource()) -> None:
     async with app.pool.acquire() as connection, connection.transaction():
-        await second.options(connection=connection).schedule(words[1])
+        handle = await second.options(connection=connection).schedule(words[1])
+    print(await handle.result("60s"), flush=True)
 
 
 @app.job("second")
-async def second(job: Job, word: str) -> None:
-    print(f"second {word}", flush=True)
+async def second(job: Job, word: str) -> str:
+    return f"second {word}"
 """
 
 
@@ -376,7 +377,7 @@ async def test_a_handler_under_run_schedules_as_the_program_does(database_url: s
             async def handled() -> bool:
                 return "second two" in log.read_text()
 
-            await eventually_async(handled, 60, what=f"the second job runs: {log}")
+            await eventually_async(handled, 60, what=f"the second job has a result: {log}")
         child.terminate()
         await asyncio.to_thread(child.wait)
     finally:

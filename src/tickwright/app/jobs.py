@@ -70,7 +70,7 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id}, created={self.created})"
 
-    async def result(self, *, timeout: Duration | None = None) -> R:
+    async def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end of the job and return its result, decoded to the handler's return type.
 
         A notification ends the wait; all waits of a program share one connection. The job has to be committed.
@@ -86,9 +86,9 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
         """
         return await self.app.result(self.id, timeout=timeout, returns=self.returns)  # type: ignore[no-any-return]
 
-    def result_sync(self, *, timeout: Duration | None = None) -> R:
+    def result_sync(self, timeout: Duration | None = None) -> R:
         """Do what :meth:`result` does in a synchronous program, inside ``with app:``."""
-        return self.app.run_sync(self.result(timeout=timeout))
+        return self.app.run_sync(self.result(timeout))
 
     def progress(self) -> AsyncIterator[Any]:
         """Return the values that the handler reports with ``job.progress``, as they come, until the job ends."""
