@@ -180,6 +180,7 @@ async def test_results_with_values_do_not_wait_for_others(database_url: str, mon
         for _ in range(3):  # the first one after a quiet time is written at once
             job_id = await engine.insert("t")
             await engine.until(job_id, "completed")
+        engine.worker.result_writer._full.set()  # else the writer collects for an hour
 
 
 async def test_a_wait_adds_no_column_to_the_history(database_url: str) -> None:

@@ -37,7 +37,8 @@ POLL_S = 1.0
 """How often a waiter reads while no notification can arrive, and how soon again while the database is unavailable."""
 RECHECK_S = 30.0
 """How often it reads in spite of notifications, in case that a connection is dead without its knowledge."""
-LOCKED_S, LOCKED_MAX_S = 0.01, 0.5
+LOCKED_S = 0.01
+LOCKED_MAX_S = 0.5
 """When a row that another session has locked is marked again: at first, and at last."""
 MARKED_AT_ONCE = 1000
 READ_AT_ONCE = 100

@@ -23,9 +23,12 @@ from tickwright.engine.tasks import is_set_within
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Sight, UserData, raw, shown
 
-WAIT_MIN, WAIT_MAX = timedelta(milliseconds=1), timedelta(seconds=60)
-WAITS_MAX, WAITS_PER_KEY = 1000, 500
-STREAMS_MAX, STREAMS_PER_KEY = 200, 40
+WAIT_MIN = timedelta(milliseconds=1)
+WAIT_MAX = timedelta(seconds=60)
+WAITS_MAX = 1000
+WAITS_PER_KEY = 500
+STREAMS_MAX = 200
+STREAMS_PER_KEY = 40
 STREAM_FOR_S = 300.0
 """After which the stream of a job that goes on ends, so that its client connects again, with a key that is valid."""
 
