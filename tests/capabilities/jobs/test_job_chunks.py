@@ -191,13 +191,13 @@ def test_what_is_no_handler_of_chunks_is_refused() -> None:
     app = Tickwright()
     with pytest.raises(Rejected, match="takes a JobChunk"):
 
-        @app.job("a", batch=3)
-        async def a(job: Job, number: int) -> None: ...  # type: ignore[arg-type]
+        @app.job("a", batch=3)  # type: ignore[arg-type]
+        async def a(job: Job, number: int) -> None: ...
 
     with pytest.raises(Rejected, match="'async def'"):
 
-        @app.job("b", batch=3)
-        def b(chunk: JobChunk[int]) -> None: ...  # type: ignore[arg-type]
+        @app.job("b", batch=3)  # type: ignore[arg-type]
+        def b(chunk: JobChunk[int]) -> None: ...
 
     with pytest.raises(Rejected) as refused:
         app.job("c", batch=0, within="2m")(cast("Any", ends))
