@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a program loads the capabilities that it declares something
     from tickwright.capabilities.reports.handlers import Function as ListenerFunction
 
 Duration = str | timedelta
+_TIMES = ("cron", "every", "timezone", "overlap", "misfire", "spread")
 _HANDLER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")
 
 
@@ -168,6 +169,12 @@ class Declarations:
         concurrency: int | None = None,
         rate: str | None = None,
         keep_history: bool = True,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | None = None,
+        overlap: Literal["allow", "skip", "replace"] | None = None,
+        misfire: Literal["one", "all", "none"] | None = None,
+        spread: Duration | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function as the handler of one-shot jobs called ``name``.
 
@@ -182,14 +189,90 @@ class Declarations:
             concurrency: Concurrent attempts in all workers together; no limit by default.
             rate: Starts in all workers together, such as ``"50/s"``.
             keep_history: Whether completed jobs stay readable for the retention time.
+            cron: Also makes it periodic, by a schedule of the same name; with the next five, see :meth:`periodic`.
+            every: The same, in steps.
+            timezone: Of ``cron`` and ``every``.
+            overlap: Of two occurrences.
+            misfire: Of occurrences that are found too late.
+            spread: A window in which its jobs have a fixed place.
 
         Raises:
-            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
+            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``; for the schedule what
+                :meth:`periodic` raises. Permanent.
         """
         options = _given(locals())
+        times = {option: options.pop(option) for option in _TIMES if option in options}
+        if times:
+            self.periodic(name, name, **times)
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
 
         return self._register(HandlerRegistry, lambda function: declare_job(name, function, options))
+
+    def periodic(
+        self,
+        name: str,
+        job: Any,
+        *,
+        payload: Any = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | None = None,
+        first_at: datetime | str | None = None,
+        spread: Duration | None = None,
+        overlap: Literal["allow", "skip", "replace"] | None = None,
+        misfire: Literal["one", "all", "none"] | None = None,
+        misfire_max: int | None = None,
+        misfire_grace: Duration | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        expires_after: Duration | None = None,
+    ) -> None:
+        """Declare a schedule: one job for each occurrence. Several schedules may make jobs of one type.
+
+        The schedule is stored when a process of the program starts. What an operator sets under its name (REST, command
+        line, dashboard, TOML) overrides the arguments. A schedule that is not declared any more stays until an operator
+        deletes it.
+
+        Args:
+            name: 1 to 100 letters, digits, ``_ . -``, a letter or digit first.
+            job: The handler, or the name of a task type.
+            payload: Of each job, any JSON; ``{}`` by default.
+            cron: Five fields, such as ``"0 3 * * *"``, or a name such as ``"@daily"``; this or ``every``.
+            every: ``"15m"``: whole seconds from 1 s to 366 days, in steps of wall-clock time from ``first_at``, or from
+                midnight of a Monday.
+            timezone: Such as ``"Europe/Kyiv"``; ``"UTC"`` by default.
+            first_at: No occurrence is before it.
+            spread: A window, at most a day: the jobs run at a fixed place of it, by the hash of the name.
+            overlap: A job of an earlier occurrence has not ended: ``"allow"`` (default) both, ``"skip"`` the new one,
+                ``"replace"``: cancel the earlier one.
+            misfire: Occurrences found later than ``misfire_grace``: ``"one"`` (default), the newest; ``"all"``, up to
+                ``misfire_max``; ``"none"``.
+            misfire_max: 1 to 1,000; 100 by default.
+            misfire_grace: At most 7 days; 1 min by default.
+            priority: -100 to 100, higher first.
+            max_attempts: Of each job; that of the task type by default.
+            timeout: Of one attempt; that of the task type by default.
+            expires_after: A job that has not started so long after its slot is cancelled; never by default.
+
+        Raises:
+            Rejected: ``invalid_schedule`` with every mistake, ``duplicate_schedule``. Permanent.
+        """
+        options = _given(locals())
+        from tickwright.capabilities.jobs.schedules.declared import ScheduleRegistry, declare_schedule
+
+        del options["job"]
+        task_type = job if isinstance(job, str) else self._name_of(job)
+        self.registrations.of(ScheduleRegistry).add(declare_schedule(name, task_type, options))
+
+    def _name_of(self, job: Any) -> str:
+        """Return the task type of a handler of this app."""
+        from tickwright.capabilities.jobs.handlers import HandlerRegistry
+
+        for handler in self.registrations.of(HandlerRegistry).all():
+            if job is handler.function:
+                return handler.name
+        raise Rejected("invalid_schedule", f"{job!r} is no handler of this app; decorate it with @app.job before")
 
     def partner(
         self,

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # a program loads the capabilities that it uses
     from tickwright.capabilities.batches.service import CampaignsService
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
+    from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.capabilities.operations.listings import Operations
     from tickwright.capabilities.reports.service import ReportsService
 
@@ -436,6 +437,13 @@ class Tickwright(Declarations):
         from tickwright.capabilities.jobs.admin.service import JobService
 
         return self._open.of(JobService)
+
+    @property
+    def schedules(self) -> "Schedules":
+        """Schedules for operators: read, edit, pause, run now, preview, explain."""
+        from tickwright.capabilities.jobs.schedules.service import Schedules
+
+        return self._open.of(Schedules)
 
     @property
     def operations(self) -> "Operations":

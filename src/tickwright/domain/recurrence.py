@@ -132,6 +132,13 @@ def parse_cron(text: str) -> Cron:
     return cron
 
 
+def describe_cron(text: str) -> str:
+    """Return the times of an expression in words, such as ``At 03:00 every day``; errors as :func:`parse_cron`."""
+    parse_cron(text)
+    sim = _read(ALIASES.get(text.strip().lower(), text))
+    return text if sim is None else sim.explain()
+
+
 def _read(text: str) -> CronSim | None:
     try:
         return CronSim(text, datetime(1970, 1, 1))  # noqa: DTZ001 - only days and times are read from it
@@ -249,14 +256,12 @@ def _check(terms: Recurrence) -> None:
         problem = "the first run needs its offset, such as 2030-01-31T09:00:00Z"
     elif first_at is not None and not 0 <= instant_us(first_at) < HORIZON_US:
         problem = f"the first run: from {YEAR_MIN} to {YEAR_MAX}"
-    elif terms.every is not None:
-        problem = _problem_of_every(terms, terms.every)
     elif unit is None and unit_type is None:
-        return
+        problem = "" if terms.every is None else _problem_of_every(terms, terms.every)
     elif unit is None or unit_type is None:
         problem = "a unit and its type belong together, such as 6 HOURS"
-    elif terms.cron is not None:
-        problem = "either a unit or a cron expression, not both"
+    elif terms.cron is not None or terms.every is not None:
+        problem = "either a unit, a duration or a cron expression, one of them"
     elif first_at is None:
         problem = "units count from the first run: say when that is"
     elif unit_type not in get_args(UnitType):
@@ -268,8 +273,8 @@ def _check(terms: Recurrence) -> None:
 
 
 def _problem_of_every(terms: Recurrence, every: timedelta) -> str:
-    if terms.cron is not None or terms.unit is not None:
-        return "either a duration, a unit or a cron expression, one of them"
+    if terms.cron is not None:
+        return "either a duration or a cron expression, not both"
     if not EVERY_MIN <= every <= EVERY_MAX or every % EVERY_MIN:
         return "every: whole seconds, from 1s to 366d"
     return ""

@@ -105,7 +105,7 @@ class OccurrenceProducer:
             await self._probe.reached(f"{source.name}.produced", keys=[one.key for one in due])
         if next_s is None:
             return IDLE_S
-        return 0.0 if next_s <= 0 else max(next_s, REST_MIN_S)
+        return 0.0 if due and next_s <= 0 else max(next_s, REST_MIN_S)  # what is due and not found is locked
 
 
 def _decided(due: Due) -> Decision:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.enqueue import Enqueuer
+    from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -47,6 +48,7 @@ class JobsPlugin(Plugin):
         "jobs": "tickwright.cli.commands.jobs",
         "task-types": "tickwright.cli.commands.task_types",
         "dead-letters": "tickwright.cli.commands.dead_letters",
+        "schedules": "tickwright.cli.commands.schedules",
     }
     parts: ClassVar = {
         "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
@@ -54,7 +56,10 @@ class JobsPlugin(Plugin):
         "alert_rules": "tickwright.capabilities.jobs.alerts:RULES",
         "holdings": "tickwright.capabilities.jobs.worker.claims:HOLDINGS",
     }
-    config_checks: ClassVar = {"task_types": "tickwright.capabilities.jobs.task_types:read_task_type"}
+    config_checks: ClassVar = {
+        "task_types": "tickwright.capabilities.jobs.task_types:read_task_type",
+        "schedules": "tickwright.capabilities.jobs.schedules.definition:read_schedule",
+    }
 
     def provide(self, context: Context) -> None:
         """Offer the job service and the enqueuer, which batches single requests."""
@@ -71,11 +76,25 @@ class JobsPlugin(Plugin):
 
             return JobService(context.pool, enqueuer=ports.get(Enqueuer), allow_target=ports.get(TargetCheck))
 
+        def schedules() -> "Schedules":
+            from tickwright.capabilities.jobs.enqueue import Enqueuer
+            from tickwright.capabilities.jobs.schedules.service import Schedules
+
+            return Schedules(context.pool, ports.get(Enqueuer).types)
+
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
+        ports.offer("tickwright.capabilities.jobs.schedules.service:Schedules", schedules)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
 
     async def declare(self, context: Context) -> None:
-        """Register the handlers' task types where no operator has set them up, and store those of the TOML file."""
+        """Register the program's task types and schedules where no operator has set them up, and store the file's."""
+        await self._declare_types(context)
+        if context.registrations.have("ScheduleRegistry") or context.tables("schedules"):
+            from tickwright.capabilities.jobs.schedules.declared import declare_schedules
+
+            await declare_schedules(context)
+
+    async def _declare_types(self, context: Context) -> None:
         if not (context.registrations.have("HandlerRegistry") or context.tables("task_types")):
             return
         from structlog import get_logger
@@ -114,6 +133,12 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.retention import JobRetention
 
             context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
+            from tickwright.capabilities.jobs.metrics import schedule_source
+            from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
+
+            schedules = ScheduleSource()
+            context.produce(schedules)
+            context.count(schedule_source(schedules))
         if WORKER not in context.roles:
             return
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
@@ -140,12 +165,18 @@ class JobsPlugin(Plugin):
         return (role_finding(alive, WORKER, "no job runs"),)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
-        """Return the routes of jobs, task types, their figures and dead letters."""
+        """Return the routes of jobs, task types, their figures, dead letters and schedules."""
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
         from tickwright.capabilities.jobs.rest import job_routes
+        from tickwright.capabilities.jobs.schedules.rest import schedule_routes
+        from tickwright.capabilities.jobs.schedules.service import Schedules
 
-        return job_routes(context.ports.get(JobService), gate), figure_routes(TypeFigureReader(context.pool), gate)
+        return (
+            job_routes(context.ports.get(JobService), gate),
+            figure_routes(TypeFigureReader(context.pool), gate),
+            schedule_routes(context.ports.get(Schedules), gate),
+        )
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:
         """Return the route that schedules one job."""
