@@ -66,12 +66,26 @@ class ScheduleWorld:
             sql = "UPDATE tickwright.schedules SET counts_from = clock_timestamp() - $2::interval WHERE name = $1"
             await self.pool.execute(sql, name, since)
 
+    async def put_due(
+        self,
+        name: str = "nightly",
+        *,
+        slots: int = 1,
+        step: timedelta = timedelta(days=1),
+        ago: timedelta = timedelta(minutes=10),
+        **columns: Any,
+    ) -> datetime:
+        """Insert a schedule with undecided slots, the last of them ``ago``, none of them too late; return that one."""
+        last = (await self.now()).replace(microsecond=0) - ago
+        first = last - (slots - 1) * step
+        await self.put(name, every=step, first_at=first, **{"misfire_grace": slots * step, **columns})
+        await self.pool.execute("UPDATE tickwright.schedules SET counts_from = $2 WHERE name = $1", name, first)
+        return last
+
     async def row(self, name: str = "nightly") -> Mapping[str, Any]:
-        """Return a schedule's row; ``due_s`` is in how many seconds it is read again."""
-        sql = """
-            SELECT *, CASE WHEN isfinite(due_at) THEN due_at END AS read_at, due_at = '-infinity' AS is_new
-              FROM (SELECT * FROM tickwright.schedules WHERE name = $1) AS s
-        """
+        """Return a schedule's row; ``read_at`` is when it is read again, if that is known."""
+        read_at = "CASE WHEN isfinite(due_at) THEN due_at END AS read_at"
+        sql = f"SELECT *, {read_at} FROM tickwright.schedules WHERE name = $1"
         found = await self.pool.fetchrow(sql, name)
         assert found is not None
         return dict(found)
@@ -86,7 +100,8 @@ class ScheduleWorld:
 
     async def skips(self, name: str = "nightly") -> list[tuple[Any, ...]]:
         """Return the recorded skips: from, to, how many, why."""
-        sql = "SELECT slot_at, until_at, slots, reason FROM tickwright.schedule_skips WHERE schedule = $1 ORDER BY slot_at"
+        columns = "slot_at, until_at, slots, reason"
+        sql = f"SELECT {columns} FROM tickwright.schedule_skips WHERE schedule = $1 ORDER BY slot_at"
         return [tuple(row) for row in await self.pool.fetch(sql, name)]
 
     async def produce(self, producer: OccurrenceProducer | None = None) -> float:
@@ -97,10 +112,6 @@ class ScheduleWorld:
             return await (producer or new_producer()).round(lease)
         finally:
             await lease.release()
-
-    async def complete(self, job_id: int) -> None:
-        """End a job, as its worker does."""
-        await self.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
 
 
 def new_producer(*, at_once: int = AT_ONCE, probe: Probe = NO_PROBE) -> OccurrenceProducer:

@@ -1,13 +1,17 @@
 """Each occurrence of a schedule has one job, or a written reason why not, with any number of producers."""
 
 from datetime import timedelta
+from operator import itemgetter
 
 import asyncpg
 import pytest
 
-from kit.schedules import ScheduleWorld, gather_rounds, new_producer, utc
+from kit.schedules import ScheduleWorld, gather_rounds, utc
+from tickwright.domain.occurrences import spread_offset
+from tickwright.ports.caller import Caller, Role
 
-SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
+CALLER = Caller("test", Role.OPERATOR)
 
 
 async def test_a_new_schedule_gets_its_next_slot_and_no_job(schedules: ScheduleWorld) -> None:
@@ -23,17 +27,32 @@ async def test_a_new_schedule_gets_its_next_slot_and_no_job(schedules: ScheduleW
 
 async def test_a_due_slot_becomes_one_job_and_the_next_is_set(schedules: ScheduleWorld) -> None:
     """The job has its slot as due instant and in its key, and what the schedule says of it."""
-    await schedules.put(cron="0 * * * *", since=HOUR, payload='{"a": 1}', priority=7, max_attempts=2, timeout_ms=5000,
-                        expires_after=MINUTE, misfire_grace=2 * HOUR)  # fmt: skip
+    slot = await schedules.put_due(
+        payload='{"a": 1}', priority=7, max_attempts=2, timeout_ms=5000, expires_after=DAY, step=DAY
+    )
     await schedules.produce()
     (job,) = await schedules.jobs()
-    slot = (await schedules.now()).replace(minute=0, second=0, microsecond=0)
     assert job["execute_at"] == slot
     assert job["idempotency_key"] == f"schedule:nightly:{slot.isoformat()[:19]}Z"
     assert (job["task_type"], job["payload"], job["priority"]) == ("tidy", '{"a": 1}', 7)
-    assert (job["max_attempts"], job["timeout_ms"], job["expires_at"]) == (2, 5000, slot + MINUTE)
+    assert (job["max_attempts"], job["timeout_ms"], job["expires_at"]) == (2, 5000, slot + DAY)
     row = await schedules.row()
-    assert (row["last_slot_at"], row["last_job_id"], row["next_slot_at"]) == (slot, job["id"], slot + HOUR)
+    assert (row["last_slot_at"], row["last_job_id"], row["next_slot_at"]) == (slot, job["id"], slot + DAY)
+
+
+async def test_a_job_has_the_attempts_of_its_type_where_its_schedule_has_none(schedules: ScheduleWorld) -> None:
+    """As a job that is scheduled by a program."""
+    await schedules.pool.execute("UPDATE tickwright.task_types SET max_attempts = 9")
+    await schedules.put_due()
+    await schedules.produce()
+    assert [job["max_attempts"] for job in await schedules.jobs()] == [9]
+
+
+async def test_a_due_slot_of_an_unknown_type_becomes_a_job_that_waits(schedules: ScheduleWorld) -> None:
+    """As every job of a type that no program has registered yet."""
+    await schedules.put_due(task_type="not.yet")
+    await schedules.produce()
+    assert [job["status"] for job in await schedules.jobs()] == ["pending"]
 
 
 async def test_a_job_is_written_up_to_two_seconds_ahead_and_never_due_earlier(schedules: ScheduleWorld) -> None:
@@ -56,36 +75,35 @@ async def test_a_job_is_not_written_ahead_where_it_depends_on_the_one_before(
     await schedules.produce()
     row = await schedules.row()
     assert row["read_at"] == row["next_slot_at"]
-    assert all(job["execute_at"] <= await schedules.now() for job in await schedules.jobs())
+    assert [job for job in await schedules.jobs() if job["execute_at"] > row["decided_at"]] == []
 
 
 async def test_a_spread_moves_the_job_and_not_its_key(schedules: ScheduleWorld) -> None:
     """The offset is fixed, so another window makes no second job of one slot."""
-    await schedules.put(cron="0 * * * *", since=2 * HOUR, spread=10 * MINUTE, misfire_grace=3 * HOUR, misfire="all")
+    await schedules.put_due(slots=3, step=HOUR, ago=30 * MINUTE, spread=10 * MINUTE)
     await schedules.produce()
     before = {job["idempotency_key"]: job["execute_at"] for job in await schedules.jobs()}
-    offsets = {at - utc(key[-20:-1]) for key, at in before.items()}
-    assert len(offsets) == 1
-    assert timedelta() <= offsets.pop() < 10 * MINUTE
+    (offset,) = {at - utc(key[-20:-1]) for key, at in before.items()}
+    assert (len(before), offset) == (3, spread_offset("nightly", 10 * MINUTE))
+    first = min(before.values()) - offset
     await schedules.pool.execute("UPDATE tickwright.schedules SET spread = '20 minutes'")
-    await schedules.pool.execute("UPDATE tickwright.schedules SET counts_from = clock_timestamp() - interval '2 hours'")
+    await schedules.pool.execute("UPDATE tickwright.schedules SET counts_from = $1", first)
     await schedules.produce()
     assert {job["idempotency_key"]: job["execute_at"] for job in await schedules.jobs()} == before
 
 
-@pytest.mark.parametrize(("misfire", "made"), [("one", [-1]), ("all", [-3, -2, -1]), ("none", [])])
-async def test_missed_slots_are_caught_up_by_the_policy(
+@pytest.mark.parametrize(("misfire", "made"), [("one", [0]), ("all", [-2, -1, 0]), ("none", [])])
+async def test_slots_that_were_missed_are_caught_up_by_the_policy(
     schedules: ScheduleWorld, misfire: str, made: list[int]
 ) -> None:
-    """Slots that are not are counted, in one row."""
-    await schedules.put(every=HOUR, first_at=utc("2020-01-01 00:30"), since=10 * HOUR, misfire=misfire, misfire_max=3,
-                        misfire_grace=timedelta())  # fmt: skip
+    """After an outage. Slots that are not are counted, in one row."""
+    last = await schedules.put_due(slots=10, step=HOUR, misfire=misfire, misfire_max=3, misfire_grace=timedelta())
     await schedules.produce()
-    last = (await schedules.row())["next_slot_at"]
-    assert [job["execute_at"] for job in await schedules.jobs()] == [last + offset * HOUR for offset in made]
-    ((slot_at, until_at, count, reason),) = await schedules.skips()
-    assert (reason, count, until_at) == ("misfire", 10 - len(made), last - (1 + len(made)) * HOUR)
-    assert slot_at == last - 10 * HOUR
+    assert [job["execute_at"] for job in await schedules.jobs()] == [last + number * HOUR for number in made]
+    skipped = 10 - len(made)
+    first = last - 9 * HOUR
+    assert await schedules.skips() == [(first, first + (skipped - 1) * HOUR, skipped, "misfire")]
+    assert (await schedules.row())["next_slot_at"] == last + HOUR
 
 
 @pytest.mark.parametrize(
@@ -96,42 +114,63 @@ async def test_a_job_that_has_not_ended_is_handled_by_the_policy(
     schedules: ScheduleWorld, overlap: str, statuses: list[str], skipped: int
 ) -> None:
     """Both run, the slot is skipped and recorded, or the earlier job is cancelled."""
-    await schedules.put(cron="0 * * * *", since=HOUR, overlap=overlap, misfire_grace=3 * HOUR)
+    await schedules.put_due(overlap=overlap)
+    started = await schedules.schedules.run_now("nightly", caller=CALLER)
     await schedules.produce()
-    back = "UPDATE tickwright.schedules SET next_slot_at = next_slot_at - interval '2 hours', due_at = now()"
-    await schedules.pool.execute("UPDATE tickwright.scheduled_tasks SET execute_at = execute_at - interval '9 hours'")
-    await schedules.pool.execute("UPDATE tickwright.scheduled_tasks SET idempotency_key = 'schedule:nightly:x'")
-    await schedules.pool.execute(f"{back} + interval '1 hour' - interval '1 hour'")
-    await schedules.pool.execute("UPDATE tickwright.schedules SET next_slot_at = date_trunc('hour', now())")
-    await schedules.pool.execute("DELETE FROM tickwright.job_keys")
-    await schedules.produce()
-    assert [job["status"] for job in await schedules.jobs()] == statuses
+    jobs = await schedules.jobs()
+    assert [job["status"] for job in sorted(jobs, key=itemgetter("id"))] == statuses
+    assert min(job["id"] for job in jobs) == started.id
     assert [reason for *_, reason in await schedules.skips()] == ["overlap"] * skipped
+
+
+async def test_a_slot_is_not_skipped_for_a_job_that_has_ended(schedules: ScheduleWorld) -> None:
+    """Nor for a job of a schedule whose name begins with its own."""
+    await schedules.put_due("nightly-2", overlap="skip")
+    await schedules.put_due("nightly", overlap="skip")
+    ended = await schedules.schedules.run_now("nightly", caller=CALLER)
+    await schedules.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", ended.id)
+    await schedules.schedules.run_now("nightly-2", caller=CALLER)
+    await schedules.produce()
+    assert [job["status"] for job in await schedules.jobs("nightly")] == ["pending", "cancelled"]
+    assert await schedules.skips("nightly") == []
+    assert [slots for _, _, slots, _ in await schedules.skips("nightly-2")] == [1]
+
+
+async def test_skips_are_kept_up_to_a_hundred(schedules: ScheduleWorld) -> None:
+    """Of each schedule, the newest."""
+    await schedules.put_due("other", misfire="none", misfire_grace=timedelta())
+    last = await schedules.put_due(overlap="skip")
+    await schedules.schedules.run_now("nightly", caller=CALLER)
+    await schedules.pool.execute(
+        """
+        INSERT INTO tickwright.schedule_skips (schedule, slot_at, until_at, slots, reason)
+        SELECT 'nightly', $1::timestamptz - n * interval '1 day', $1::timestamptz - n * interval '1 day', 1, 'overlap'
+          FROM generate_series(1, 150) AS n
+        """,
+        last,
+    )
+    await schedules.produce()
+    skips = await schedules.skips()
+    assert (len(skips), skips[-1][0], skips[0][0]) == (100, last, last - 99 * DAY)
+    assert len(await schedules.skips("other")) == 1
 
 
 async def test_five_producers_at_once_make_each_job_once(schedules: ScheduleWorld) -> None:
     """Even if all of them believe that they hold the lease."""
     for number in range(60):
-        await schedules.put(f"s{number}", every=HOUR, since=20 * HOUR, misfire="all")
-    producers = await gather_rounds(schedules, 5, 3, at_once=7)
-    while await new_producer().round(await _held(schedules)) == 0:
-        pass
-    sql = "SELECT count(*) AS n, count(DISTINCT idempotency_key) AS keys FROM tickwright.scheduled_tasks"
-    counts = await schedules.pool.fetchrow(sql)
-    assert counts["n"] == counts["keys"] == 1200
-    assert sum(one.counts["jobs"] for one in producers) <= 1200
-
-
-async def _held(schedules: ScheduleWorld):  # noqa: ANN202
-    from kit.schedules import NoLease
-
-    return NoLease(schedules.pool)
+        await schedules.put_due(f"s{number}", slots=20, step=HOUR)
+    producers = await gather_rounds(schedules, 5, 12, at_once=7)
+    counts = await schedules.pool.fetchrow(
+        "SELECT count(*) AS jobs, count(DISTINCT (idempotency_key)) AS keys FROM tickwright.scheduled_tasks"
+    )
+    assert counts["jobs"] == counts["keys"] == 1200
+    assert sum(one.counts["jobs"] for one in producers) == 1200
 
 
 async def test_an_unreadable_calendar_delays_no_other_schedule(schedules: ScheduleWorld) -> None:
     """What SQL may write and no calendar has is a problem of that schedule, which is read again later."""
     await schedules.put("wrong", cron="0 0 31 2 *")
-    await schedules.put("right", cron="0 * * * *", since=HOUR, misfire_grace=2 * HOUR)
+    await schedules.put_due("right")
     await schedules.produce()
     assert len(await schedules.jobs("right")) == 1
     wrong = await schedules.row("wrong")
@@ -144,8 +183,8 @@ async def test_a_job_that_postgresql_refuses_delays_no_other_schedule(schedules:
     await schedules.pool.execute(
         "ALTER TABLE tickwright.scheduled_tasks ADD CONSTRAINT strange CHECK (payload::text <> '{\"strange\": true}')"
     )
-    await schedules.put("strange", cron="0 * * * *", since=HOUR, misfire_grace=2 * HOUR, payload='{"strange": true}')
-    await schedules.put("right", cron="0 * * * *", since=HOUR, misfire_grace=2 * HOUR)
+    await schedules.put_due("strange", payload='{"strange": true}')
+    await schedules.put_due("right")
     await schedules.produce()
     assert len(await schedules.jobs("right")) == 1
     assert "strange" in (await schedules.row("strange"))["problem"]
@@ -158,8 +197,8 @@ async def test_a_job_that_postgresql_refuses_delays_no_other_schedule(schedules:
 
 async def test_a_locked_schedule_delays_no_other_one_and_no_loop(schedules: ScheduleWorld) -> None:
     """An operator's open transaction holds one row; the loop rests, instead of asking again at once."""
-    await schedules.put("held", cron="0 * * * *", since=HOUR, misfire_grace=2 * HOUR)
-    await schedules.put("right", cron="0 * * * *", since=HOUR, misfire_grace=2 * HOUR)
+    await schedules.put_due("held")
+    await schedules.put_due("right")
     async with schedules.pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM tickwright.schedules WHERE name = 'held' FOR UPDATE")
         await schedules.produce()

@@ -79,7 +79,7 @@ def explain_slot(row: Any, slot_at: datetime, job: Any, skip: Any) -> ScheduleEx
     return ScheduleExplanation(row["name"], status, reason.text, [reason])
 
 
-def _slot(row: Any, slot_at: datetime, job: Any, skip: Any) -> tuple[str, Reason]:
+def _slot(row: Any, slot_at: datetime, job: Any, skip: Any) -> tuple[str, Reason]:  # noqa: PLR0911  a case each
     when = instant_text(slot_at)
     if job is not None:
         state = job["status"] or "not kept any more"
