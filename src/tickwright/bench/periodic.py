@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from tickwright.bench.ground import Ground, wait_until
 from tickwright.bench.report import Figures, run_bench
-from tickwright.domain.occurrences import spread_offset
+from tickwright.domain.calendars.occurrences import spread_offset
 from tickwright.store.queries import load
 
 SQL = load("tickwright.bench.sql", "periodic.sql")

@@ -16,8 +16,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, NamedTuple, Protocol
 
-from tickwright.domain.occurrences import Decision, Policies, decide
-from tickwright.domain.recurrence import Recurrence
+from tickwright.domain.calendars.occurrences import Decision, Policies, decide
+from tickwright.domain.calendars.recurrence import Recurrence
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection
@@ -70,8 +70,8 @@ class OccurrenceProducer:
     """The round of the producer's loop, over all sources of the process.
 
     Invariants:
-        BPR-1: one piece of work per schedule and slot, also beside other producers.
-        BPR-2: a schedule's next slot moves on in the transaction that decides about those before it.
+        OPR-1: one piece of work per schedule and slot, also beside other producers.
+        OPR-2: a schedule's next slot moves on in the transaction that decides about those before it.
     """
 
     def __init__(self, sources: Sequence[OccurrenceSource], *, at_once: int = AT_ONCE, probe: Probe = NO_PROBE) -> None:

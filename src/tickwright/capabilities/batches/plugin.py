@@ -54,9 +54,9 @@ class BatchesPlugin(Plugin):
     roles = (CONSUMER,)
     settings = BatchesSettings
     commands: ClassVar = {
-        "campaigns": "tickwright.cli.commands.campaigns",
-        "batches": "tickwright.cli.commands.batches",
-        "executions": "tickwright.cli.commands.executions",
+        "campaigns": "tickwright.cli.commands.batches.campaigns",
+        "batches": "tickwright.cli.commands.batches.batches",
+        "executions": "tickwright.cli.commands.batches.executions",
     }
     long_routes = ("/v1/campaigns/{name}/dry-run",)
     lease_purposes: ClassVar = {

@@ -90,9 +90,12 @@ class JobsPlugin(Plugin):
         """Register the program's task types and schedules where no operator has set them up, and store the file's."""
         await self._declare_types(context)
         if context.registrations.have("ScheduleRegistry") or context.tables("schedules"):
-            from tickwright.capabilities.jobs.schedules.declared import declare_schedules
+            from tickwright.capabilities.jobs.schedules.declared import store_declared, store_file
+            from tickwright.capabilities.jobs.schedules.service import Schedules
 
-            await declare_schedules(context)
+            schedules = context.ports.get(Schedules)
+            await store_declared(schedules, context.registrations)
+            await store_file(schedules, context.tables("schedules"), context.settings.config)
 
     async def _declare_types(self, context: Context) -> None:
         if not (context.registrations.have("HandlerRegistry") or context.tables("task_types")):

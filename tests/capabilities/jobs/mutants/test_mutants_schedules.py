@@ -27,14 +27,14 @@ async def check_a_slot_that_is_decided_again_makes_no_second_job(world: Schedule
 
 
 async def check_slots_move_on(world: ScheduleWorld) -> None:
-    """BPR-2: the next slot moves on in the transaction that makes the jobs."""
+    """OPR-2: the next slot moves on in the transaction that makes the jobs."""
     last = await world.put_due()
     await world.produce()
-    assert (await world.row())["next_slot_at"] == last + timedelta(days=1), "BPR-2 broken: the slot stays"
+    assert (await world.row())["next_slot_at"] == last + timedelta(days=1), "OPR-2 broken: the slot stays"
 
 
 async def check_nothing_is_half_written(world: ScheduleWorld) -> None:
-    """BPR-2: a producer that ends between the jobs and the slots leaves neither."""
+    """OPR-2: a producer that ends between the jobs and the slots leaves neither."""
 
     class Ends:
         async def reached(self, name: str, /, **_facts: object) -> None:
@@ -44,8 +44,8 @@ async def check_nothing_is_half_written(world: ScheduleWorld) -> None:
     await world.put_due()
     with pytest.raises(RuntimeError, match="ended here"):
         await world.produce(new_producer(probe=Ends()))
-    assert await world.jobs() == [], "BPR-2 broken: a job without the slot"
-    assert (await world.row())["next_slot_at"] is None, "BPR-2 broken: a slot without the job"
+    assert await world.jobs() == [], "OPR-2 broken: a job without the slot"
+    assert (await world.row())["next_slot_at"] is None, "OPR-2 broken: a slot without the job"
 
 
 async def check_two_producers_share_no_schedule(world: ScheduleWorld) -> None:
@@ -99,7 +99,7 @@ async def test_a_mutant_is_caught(
 async def test_jobs_that_are_committed_before_their_slots_are_caught(
     schedules: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant whose jobs have a transaction of their own breaks BPR-2."""
+    """A mutant whose jobs have a transaction of their own breaks OPR-2."""
     insert = producer._insert
 
     async def apart(_connection: object, new: object) -> dict[str, int]:

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from kit.schedules import ScheduleWorld, gather_rounds, utc
-from tickwright.domain.occurrences import spread_offset
+from tickwright.domain.calendars.occurrences import spread_offset
 from tickwright.ports.caller import Caller, Role
 
 SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))

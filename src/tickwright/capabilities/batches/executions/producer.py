@@ -12,8 +12,8 @@ import structlog
 
 from tickwright.capabilities.batches.definitions.schema import recurrence_of
 from tickwright.capabilities.batches.executions.consumer import CHANNEL
+from tickwright.domain.calendars.occurrences import Decision, Policies
 from tickwright.domain.errors import Rejected
-from tickwright.domain.occurrences import Decision, Policies
 from tickwright.engine.occurrences import WRONG_LATER, Due
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
@@ -24,7 +24,12 @@ _log = structlog.get_logger("tickwright.batches")
 
 
 class BatchSource:
-    """Batches as a :class:`~tickwright.engine.occurrences.OccurrenceSource`."""
+    """Batches as a :class:`~tickwright.engine.occurrences.OccurrenceSource`.
+
+    Invariants:
+        BPR-1: one execution per batch and slot, also beside other producers.
+        BPR-2: a batch's next slot moves on in the transaction that decides about those before it.
+    """
 
     name: ClassVar[str] = "batches"
     wakeup_channel: ClassVar[str] = CHANNEL

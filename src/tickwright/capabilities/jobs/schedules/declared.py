@@ -13,7 +13,8 @@ from tickwright.plugin.contract import CONFIG_FILE, PROGRAM
 from tickwright.ports.caller import Caller
 
 if TYPE_CHECKING:
-    from tickwright.plugin import Context
+    from tickwright.capabilities.jobs.schedules.service import Schedules
+    from tickwright.plugin import Registrations
 
 _SPELLED = {"timezone": "time_zone"}
 """Options whose name in Python is another one."""
@@ -49,18 +50,19 @@ class ScheduleRegistry(Registry[DeclaredSchedule]):
     kind = "schedule"
 
 
-async def declare_schedules(context: "Context") -> None:
-    """Store the program's schedules unless an operator has set them, and those of the TOML file.
+async def store_declared(schedules: "Schedules", registrations: "Registrations") -> None:
+    """Store the program's schedules unless an operator or a file has set them.
 
     A schedule that is not declared any more stays as it is: another program, or an older process of a deploy that is
     under way, may declare it. An operator deletes it.
     """
-    from tickwright.capabilities.jobs.schedules.service import Schedules
-
-    schedules = context.ports.get(Schedules)
-    for declared in context.registrations.of(ScheduleRegistry).all():
+    for declared in registrations.of(ScheduleRegistry).all():
         await schedules.store(declared.name, declared.definition, caller=PROGRAM, set_by="app")
-    actor = Caller(f"config:{context.settings.config}", CONFIG_FILE.role)
-    for name, table in context.tables("schedules").items():
+
+
+async def store_file(schedules: "Schedules", tables: Mapping[str, Any], path: object) -> None:
+    """Store the schedules of the TOML file at ``path``, whose tables have passed the checks."""
+    actor = Caller(f"config:{path}", CONFIG_FILE.role)
+    for name, table in tables.items():
         stored = await schedules.store(name, definition_of(table), caller=actor)
-        _log.info("schedule.set", name=name, file=str(context.settings.config), created=stored.created)
+        _log.info("schedule.set", name=name, file=str(path), created=stored.created)

@@ -36,12 +36,12 @@ from tickwright.capabilities.jobs.requests import (
     NewJob,
     check_new_job,
 )
+from tickwright.domain.calendars.occurrences import Policies, spread_offset
+from tickwright.domain.calendars.recurrence import EVERY_MAX, EVERY_MIN, Recurrence, parse_cron
+from tickwright.domain.calendars.wallclock import zone_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, one_of, read_fields, whole
-from tickwright.domain.occurrences import Policies, spread_offset
-from tickwright.domain.recurrence import EVERY_MAX, EVERY_MIN, Recurrence, parse_cron
 from tickwright.domain.time_texts import DurationText, InstantText, format_duration, parse_duration, parse_instant
-from tickwright.domain.wallclock import zone_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 SPREAD_MAX, GRACE_MAX, EXPIRES_MAX = timedelta(days=1), timedelta(days=7), timedelta(days=366)

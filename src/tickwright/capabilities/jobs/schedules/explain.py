@@ -6,8 +6,8 @@ from typing import Any
 
 from tickwright.capabilities.jobs.schedules.definition import recurrence_of
 from tickwright.capabilities.jobs.schedules.views import ScheduleExplanation, next_slot_of, schedule_view
+from tickwright.domain.calendars.occurrences import spread_offset
 from tickwright.domain.errors import Rejected
-from tickwright.domain.occurrences import spread_offset
 from tickwright.domain.time_texts import format_duration, instant_text, wait_text
 from tickwright.ports.views import Reason
 

@@ -14,8 +14,8 @@ import asyncpg
 import structlog
 
 from tickwright.capabilities.jobs.schedules.definition import policies_of, recurrence_of
+from tickwright.domain.calendars.occurrences import Decision, spread_offset
 from tickwright.domain.errors import Rejected
-from tickwright.domain.occurrences import Decision, spread_offset
 from tickwright.engine.occurrences import WRONG_LATER, Due
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load

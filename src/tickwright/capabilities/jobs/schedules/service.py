@@ -37,8 +37,8 @@ from tickwright.capabilities.jobs.schedules.views import (
     schedule_view,
     times_text,
 )
+from tickwright.domain.calendars.occurrences import spread_offset
 from tickwright.domain.errors import Contended, Rejected
-from tickwright.domain.occurrences import spread_offset
 from tickwright.domain.signatures import digest_of
 from tickwright.domain.time_texts import format_duration, parse_instant
 from tickwright.ports.caller import Caller

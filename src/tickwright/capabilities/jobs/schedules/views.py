@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from tickwright.capabilities.jobs.schedules.definition import recurrence_of
+from tickwright.domain.calendars.occurrences import spread_offset
+from tickwright.domain.calendars.recurrence import Recurrence, describe_cron
 from tickwright.domain.errors import Rejected
-from tickwright.domain.occurrences import spread_offset
-from tickwright.domain.recurrence import Recurrence, describe_cron
 from tickwright.domain.time_texts import format_duration
 from tickwright.ports.views import Reason, UserData
 

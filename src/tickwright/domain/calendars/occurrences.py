@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Literal, NamedTuple
 
-from tickwright.domain.recurrence import Recurrence
+from tickwright.domain.calendars.recurrence import Recurrence
 
 ON_TIME_MAX = 1000
 """Occurrences within the grace that one decision gives work; older ones of them are skipped."""

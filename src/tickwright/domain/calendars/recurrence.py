@@ -8,8 +8,8 @@ Occurrences count from the first run's wall-clock time, never from the previous 
 - A duration, such as 90 seconds, is also a step in wall-clock time; without a first run it counts from a Monday.
 - A cron expression defines wall-clock times; it begins at or after the first run, if there is one.
 
-:mod:`tickwright.domain.wallclock` has the rule for times that the clocks skip or repeat. The first run itself is an
-instant, and is always the first occurrence of a series in units.
+:mod:`~tickwright.domain.calendars.wallclock` has the rule for times that the clocks skip or repeat. The first run itself
+is an instant, and is always the first occurrence of a series in units.
 """
 
 from bisect import bisect_left
@@ -22,8 +22,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from cronsim import CronSim, CronSimError
 
-from tickwright.domain.errors import Rejected
-from tickwright.domain.wallclock import (
+from tickwright.domain.calendars.wallclock import (
     DAY_US,
     HORIZON_US,
     HOUR_US,
@@ -34,9 +33,10 @@ from tickwright.domain.wallclock import (
     offset_at,
     zone_of,
 )
+from tickwright.domain.errors import Rejected
 
 # Cron. ``cronsim`` parses the fields and decides which days they match (``L``, ``1#2``, and the rule for a day of the
-# month beside a day of the week); :mod:`tickwright.domain.wallclock` decides which instants these are in a zone.
+# month beside a day of the week); :mod:`~tickwright.domain.calendars.wallclock` decides which instants these are.
 
 CRON_CHARS_MAX = 256
 CRONS_KEPT = 10_000
