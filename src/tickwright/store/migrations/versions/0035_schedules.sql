@@ -33,6 +33,7 @@ CREATE TABLE tickwright.schedules (
   CONSTRAINT schedules_cron_or_every CHECK ((cron IS NULL) <> (every IS NULL))
 ) WITH (fillfactor = 70);
 CREATE INDEX schedules_due ON tickwright.schedules (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX schedules_failing ON tickwright.schedules (name) WHERE problem IS NOT NULL;
 COMMENT ON TABLE tickwright.schedules IS 'Periodic jobs: what runs, and when. INSERT, UPDATE and DELETE take effect at once.';
 COMMENT ON COLUMN tickwright.schedules.every IS 'Steps of wall-clock time in time_zone, counted from first_at, or from Monday, 5 January 1970, 0:00.';
 COMMENT ON COLUMN tickwright.schedules.spread IS 'Its jobs run at a place of this window that depends on its name: the slot plus a fixed offset.';
