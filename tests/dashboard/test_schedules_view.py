@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from playwright.sync_api import expect
+
 from kit.pages import Site, Visitors
 
 
@@ -12,7 +14,7 @@ def column(site: Site, name: str, field: str) -> Any:
 
 def put(site: Site, name: str, **fields: Any) -> None:
     """Store a schedule of a registered type."""
-    definition = {"task_type": "page.quick", "cron": "0 3 * * *", "time_zone": "Europe/Kyiv", **fields}
+    definition = {"task_type": "page.greet", "cron": "0 3 * * *", "time_zone": "Europe/Kyiv", **fields}
     site.ask("PUT", f"/v1/schedules/{name}", definition)
 
 
@@ -20,12 +22,14 @@ def test_a_schedule_is_created_with_a_preview_of_its_form(visit: Visitors, site:
     """The form shows the times in words and the next ten, before anything is saved."""
     page = visit("operator", "/schedules").page
     page.get_by_role("button", name="Create", exact=True).click()
-    page.get_by_role("textbox", name="Name", exact=True).fill("made.here")
-    page.get_by_role("textbox", name="Task type").last.fill("page.quick")
-    page.get_by_role("textbox", name="Cron").fill("30 4 * * 1")
-    page.get_by_text("At 04:30 on Monday (UTC)").wait_for()
-    assert page.get_by_role("table", name="Next occurrences of this form").get_by_role("row").count() == 11
-    page.get_by_role("button", name="Create 1 schedule").click()
+    form = page.get_by_role("dialog")
+    form.get_by_role("textbox", name="Name", exact=True).fill("made.here")
+    form.get_by_role("textbox", name="Task type").fill("page.greet")
+    form.get_by_role("textbox", name="Cron").fill("30 4 * * 1")
+    form.get_by_text("At 04:30 on Monday (UTC)").wait_for()
+    rows = form.get_by_role("table", name="Next occurrences of this form").get_by_role("row")
+    expect(rows).to_have_count(11)
+    form.get_by_role("button", name="Create 1 schedule").click()
     page.get_by_text("made.here is created").wait_for()
     assert column(site, "made.here", "cron") == "30 4 * * 1"
 

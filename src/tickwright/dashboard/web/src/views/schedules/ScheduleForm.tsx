@@ -89,17 +89,19 @@ const TYPING_MS = 400;
 
 /** What the times of the form mean, or what is wrong with them. */
 function NextOfForm({ name, fields }: { name: string; fields: Fields }) {
-  const { cron, every, time_zone, spread } = requestOf(fields);
-  const [times] = useDebouncedValue(JSON.stringify({ cron, every, time_zone, spread }), TYPING_MS);
+  const { cron = null, every = null, time_zone, spread } = requestOf(fields);
+  const [text] = useDebouncedValue(JSON.stringify({ cron, every, time_zone, spread }), TYPING_MS);
+  const times = JSON.parse(text) as { cron: string | null; every: string | null };
+  const isEmpty = times.cron === null && times.every === null;
   const found = useQuery({
-    queryKey: ["schedules", "preview", name, times],
+    queryKey: ["schedules", "preview", name, text],
     queryFn: ({ signal }) =>
-      post("/v1/schedules:preview", { query: { name: name || "preview", count: 10 }, body: { task_type: "preview", ...(JSON.parse(times) as object) }, signal }),
-    enabled: cron !== null || every !== null,
+      post("/v1/schedules:preview", { query: { name: name || "preview", count: 10 }, body: { task_type: "preview", ...times }, signal }),
+    enabled: !isEmpty,
     placeholderData: keepPreviousData,
     retry: false,
   });
-  if (cron === null && every === null) return null;
+  if (isEmpty) return null;
   if (found.error !== null) return <ErrorBox error={found.error} />;
   if (found.data === undefined) return null;
   return (
