@@ -151,7 +151,8 @@ FAULTS = [
     Fault(
         "schedule_late",
         "nightly",
-        "INSERT INTO tickwright.schedules (name, task_type, cron, misfire_grace) VALUES ('nightly', 't', '@daily', '0')",
+        "INSERT INTO tickwright.schedules (name, task_type, cron, misfire_grace) "
+        "VALUES ('nightly', 't', '@daily', '0')",
         "UPDATE tickwright.schedules SET due_at = now() + interval '1 hour'",
     ),
     Fault(
