@@ -118,7 +118,7 @@ async def test_a_preview_says_where_the_clocks_change(api: RunningApi) -> None:
     found = (await api.viewer.get(f"{PATH}/preview?count=100")).json
     assert len(found["occurrences"]) == 100
     unsaved = {**NIGHTLY, "cron": "30 3 * * *", "first_at": "2029-03-24T00:00:00Z", "spread": "10m"}
-    shown = (await api.viewer.post("/v1/schedules:preview?count=3&name=nightly", unsaved)).json
+    shown = (await api.operator.post("/v1/schedules:preview?count=3&name=nightly", unsaved)).json
     assert [one["local"] for one in shown["occurrences"]] == [
         "2029-03-24T03:30:00+02:00", "2029-03-25T04:30:00+03:00", "2029-03-26T03:30:00+03:00",
     ]  # fmt: skip
@@ -177,7 +177,7 @@ async def test_a_definition_that_cannot_work_is_refused(api: RunningApi, body: d
     whole = {**NIGHTLY, **body}
     (await api.operator.send("PUT", PATH, whole)).says(422, code)
     if code != "unknown_task_type":
-        (await api.viewer.post("/v1/schedules:preview", whole)).says(422, code)
+        (await api.operator.post("/v1/schedules:preview", whole)).says(422, code)
     await put(api)
     if code != "invalid_schedule" or "spread" in body:
         (await api.operator.send("PATCH", PATH, body)).says(422, code)

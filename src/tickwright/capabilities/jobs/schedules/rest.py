@@ -44,7 +44,7 @@ def schedule_routes(schedules: Schedules, gate: Gate) -> APIRouter:
 
 
 def _add_queries(router: APIRouter, schedules: Schedules, gate: Gate) -> None:
-    viewer = [Depends(gate.allow(Role.VIEWER))]
+    viewer, operator = [Depends(gate.allow(Role.VIEWER))], [Depends(gate.allow(Role.OPERATOR))]
 
     @router.get("/v1/schedules", tags=_TAGS, dependencies=viewer, **answers(Page[ScheduleView]))
     async def list_schedules(
@@ -71,7 +71,7 @@ def _add_queries(router: APIRouter, schedules: Schedules, gate: Gate) -> None:
     @router.post(
         "/v1/schedules:preview",
         tags=_TAGS,
-        dependencies=viewer,
+        dependencies=operator,
         **answers(Preview),
         **accepts(ScheduleRequest),
     )
