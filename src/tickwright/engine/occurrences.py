@@ -2,7 +2,7 @@
 
 ::
 
-    source.due ──rows, locked──▶ decide (pure) ──▶ source.write: work, skips, next slots     one transaction, fenced
+    source.lock ──rows──▶ source.due ──▶ decide (pure) ──▶ source.write: work, skips, next slots   (one transaction)
          ▲                                                  │
          └────── source.next_in_s: when to come again ◀─────┘
 
@@ -14,7 +14,7 @@ producers at once, or an old process beside a new one, make nothing twice.
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tickwright.domain.calendars.occurrences import Decision, Policies, decide
 from tickwright.domain.calendars.recurrence import Recurrence
@@ -56,8 +56,11 @@ class OccurrenceSource(Protocol):
     wakeup_channel: ClassVar[str]
     counts: Counter[str]
 
-    async def due(self, connection: Connection, at_once: int) -> Sequence[Due]:
-        """Lock and return schedules that are due, passing over locked ones; postpone those with invalid calendars."""
+    async def lock(self, connection: Connection, at_once: int) -> Sequence[Any]:
+        """Lock and return the rows of schedules that are due, passing over locked ones."""
+
+    async def due(self, connection: Connection, rows: Sequence[Any]) -> Sequence[Due]:
+        """Return what is known of locked rows, open work included; postpone those with invalid calendars."""
 
     async def write(self, connection: Connection, decisions: Mapping[Hashable, Decision]) -> Mapping[str, int]:
         """Write work, skips and next slots, in a constant number of statements; return what ``counts`` gains."""
@@ -72,6 +75,7 @@ class OccurrenceProducer:
     Invariants:
         OPR-1: one piece of work per schedule and slot, also beside other producers.
         OPR-2: a schedule's next slot moves on in the transaction that decides about those before it.
+        OPR-3: a source that fails delays no other one.
     """
 
     def __init__(self, sources: Sequence[OccurrenceSource], *, at_once: int = AT_ONCE, probe: Probe = NO_PROBE) -> None:
@@ -83,29 +87,39 @@ class OccurrenceProducer:
         return sum((source.counts for source in self._sources), Counter())
 
     async def round(self, lease: HeldLease) -> float:
-        """Decide about what is due; return the seconds until something is due, 0 where more is due."""
-        rests = [await self._round_of(source, lease) for source in self._sources]
-        return min(rests, default=IDLE_S)
+        """Decide about what is due; return the seconds until something is due, 0 where more is due.
+
+        The error of a source is raised when all others have had their turn.
+        """
+        rest_s, failed = IDLE_S, None
+        for source in self._sources:
+            try:
+                rest_s = min(rest_s, await self._round_of(source, lease))
+            except Exception as error:  # noqa: BLE001  raised below
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return rest_s
 
     async def _round_of(self, source: OccurrenceSource, lease: HeldLease) -> float:
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
-            due = await source.due(connection, self._at_once)
+            rows = await source.lock(connection, self._at_once)
             gained: Mapping[str, int] = {}
-            if due:
-                await self._probe.reached(f"{source.name}.producing", keys=[one.key for one in due])
-                decisions = {one.key: _decided(one) for one in due}
+            if rows:
+                await self._probe.reached(f"{source.name}.producing", rows=len(rows))
+                decisions = {one.key: _decided(one) for one in await source.due(connection, rows)}
                 await self._probe.reached(f"{source.name}.decided", keys=[*decisions])
                 gained = await source.write(connection, decisions)
                 await self._probe.reached(f"{source.name}.written", **gained)
             next_s = await source.next_in_s(connection)
-        if due:
+        if rows:
             source.counts.update(gained)
-            await self._probe.reached(f"{source.name}.produced", keys=[one.key for one in due])
+            await self._probe.reached(f"{source.name}.produced", keys=[*decisions])
         if next_s is None:
             return IDLE_S
-        return 0.0 if due and next_s <= 0 else max(next_s, REST_MIN_S)  # what is due and not found is locked
+        return 0.0 if rows and next_s <= 0 else max(next_s, REST_MIN_S)  # what is due and not found is locked
 
 
 def _decided(due: Due) -> Decision:

@@ -8,8 +8,8 @@ Occurrences count from the first run's wall-clock time, never from the previous 
 - A duration, such as 90 seconds, is also a step in wall-clock time; without a first run it counts from a Monday.
 - A cron expression defines wall-clock times; it begins at or after the first run, if there is one.
 
-:mod:`~tickwright.domain.calendars.wallclock` has the rule for times that the clocks skip or repeat. The first run itself
-is an instant, and is always the first occurrence of a series in units.
+:mod:`~tickwright.domain.calendars.wallclock` has the rule for times that the clocks skip or repeat. The first run
+itself is an instant, and is always the first occurrence of a series in units.
 """
 
 from bisect import bisect_left

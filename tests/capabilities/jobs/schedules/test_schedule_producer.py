@@ -1,12 +1,15 @@
 """Each occurrence of a schedule has one job, or a written reason why not, with any number of producers."""
 
+import asyncio
 from datetime import timedelta
 from operator import itemgetter
 
 import asyncpg
 import pytest
 
-from kit.schedules import ScheduleWorld, gather_rounds, utc
+from kit.probes import Stops
+from kit.schedules import ScheduleWorld, gather_rounds, new_producer, utc
+from kit.waiting import eventually_async
 from tickwright.domain.calendars.occurrences import spread_offset
 from tickwright.ports.caller import Caller, Role
 
@@ -121,6 +124,23 @@ async def test_a_job_that_has_not_ended_is_handled_by_the_policy(
     assert [job["status"] for job in sorted(jobs, key=itemgetter("id"))] == statuses
     assert min(job["id"] for job in jobs) == started.id
     assert [reason for *_, reason in await schedules.skips()] == ["overlap"] * skipped
+
+
+async def test_a_run_now_and_the_producer_do_not_miss_each_other(schedules: ScheduleWorld) -> None:
+    """The holder of the row reads jobs that have not ended after the lock, and so sees every earlier one."""
+    await schedules.put_due(overlap="skip")
+    stops = Stops()
+    stops.close("schedules.producing")
+    producing = asyncio.create_task(schedules.produce(new_producer(probe=stops)))
+    await eventually_async(lambda: stops.reached_times["schedules.producing"])
+    await schedules.pool.execute(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, idempotency_key) "
+        "VALUES (now(), 'tidy', '{}', 'schedule:nightly:run:by-sql')"
+    )
+    stops.open("schedules.producing")
+    await producing
+    assert len(await schedules.jobs()) == 1
+    assert [reason for *_, reason in await schedules.skips()] == ["overlap"]
 
 
 async def test_a_slot_is_not_skipped_for_a_job_that_has_ended(schedules: ScheduleWorld) -> None:

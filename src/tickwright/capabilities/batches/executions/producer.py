@@ -37,11 +37,13 @@ class BatchSource:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    async def due(self, connection: Connection, at_once: int) -> Sequence[Due]:
-        """Lock and return due batches; one whose calendar is invalid is due again later and delays no other batch."""
-        rows = await connection.fetch(SQL["due_batches"], at_once)
-        if not rows:
-            return ()
+    async def lock(self, connection: Connection, at_once: int) -> Sequence[Any]:
+        """Lock and return due batches."""
+        rows: Sequence[Any] = await connection.fetch(SQL["due_batches"], at_once)
+        return rows
+
+    async def due(self, connection: Connection, rows: Sequence[Any]) -> Sequence[Due]:
+        """Return what is due; a batch whose calendar is invalid is due again later and delays no other batch."""
         found = await connection.fetch(SQL["open_batches"], [row["id"] for row in rows])
         opened = {row["batch_id"] for row in found}
         due, wrong = [], []

@@ -77,9 +77,13 @@ class ScheduleSource:
         self.counts: Counter[str] = Counter()
         self._rows: dict[Any, _Row] = {}
 
-    async def due(self, connection: Connection, at_once: int) -> Sequence[Due]:
-        """Lock and return due schedules; one without a further occurrence is not read again before it is edited."""
-        rows = await connection.fetch(SQL["due_schedules"], at_once)
+    async def lock(self, connection: Connection, at_once: int) -> Sequence[Any]:
+        """Lock and return due schedules."""
+        rows: Sequence[Any] = await connection.fetch(SQL["due_schedules"], at_once)
+        return rows
+
+    async def due(self, connection: Connection, rows: Sequence[Any]) -> Sequence[Due]:
+        """Return what is due; a schedule without a further occurrence is not read again before it is edited."""
         careful = [row["name"] for row in rows if row["overlap"] == "skip"]
         found = await connection.fetch(SQL["open_schedules"], careful) if careful else []
         opened = {row["name"] for row in found}
