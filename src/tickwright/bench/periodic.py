@@ -49,12 +49,13 @@ def _measure(ground: Ground, options: argparse.Namespace, say: Callable[[str], N
     end_s, kills, behind_max_s = time.monotonic() + options.seconds, 0, 0.0
     while time.monotonic() < end_s:
         time.sleep(dice.uniform(*KILL_AFTER_S))
-        behind_max_s = max(behind_max_s, _behind_s(ground))
+        if (behind_s := _behind_s(ground)) is not None:
+            behind_max_s = max(behind_max_s, behind_s)
         ground.kill_one(dice.choice(ground.workers))
         _launch(ground)
         kills += 1
     say(f"{kills} kills; waiting until what is due is decided")
-    wait_until(lambda: _behind_s(ground) < 1, CAUGHT_UP_WITHIN_S, "the producer to catch up")
+    wait_until(lambda: _is_caught_up(ground), CAUGHT_UP_WITHIN_S, "the producer to catch up")
     until_us = int(ground.now_s() * 1_000_000)
     ground.stop()
     DETAILS.update(kills=kills, behind_max_s=round(behind_max_s, 3))
@@ -65,9 +66,15 @@ def _launch(ground: Ground) -> None:
     ground.launch("scheduler", environment={"TICKWRIGHT_LOCK_AT_MOST_FOR": LEASE})
 
 
-def _behind_s(ground: Ground) -> float:
+def _behind_s(ground: Ground) -> float | None:
+    """Return by how much the producer is late; ``None`` while it has not read every schedule once."""
     late_s, has_new = ground.row(SQL["behind_s"])
-    return float("inf") if has_new else float(late_s)
+    return None if has_new else float(late_s)
+
+
+def _is_caught_up(ground: Ground) -> bool:
+    behind_s = _behind_s(ground)
+    return behind_s is not None and behind_s < 1
 
 
 def _judge(ground: Ground, until_us: int) -> Figures:
