@@ -16,6 +16,7 @@ ASKS = {
     ("post", "/v1/campaigns:check"): "returns the mistakes of a definition",
     ("post", "/v1/campaigns:dry-run"): "says what an execution would do",
     ("post", "/v1/campaigns/{name}/dry-run"): "says what an execution would do",
+    ("post", "/v1/schedules:preview"): "says when a definition would occur",
 }
 """Routes that change nothing."""
 DATA = {
@@ -89,6 +90,12 @@ STEPS: list[tuple[str, str, dict[str, Any], Any, str]] = [
     ("post", "/v1/dead-letters/requeue", {}, {"kind": "outbox", "subject": "pg:tried"}, "dead_letters.requeue"),
     ("post", "/v1/outbox:retry", {}, {"destination": "pg:tried"}, "outbox.retry"),
     ("post", "/v1/leases/{job_name}/release", {"job_name": "alerting"}, None, "leases.release"),
+    ("put", "/v1/schedules/{name}", {"name": "hourly"}, {"task_type": "noop", "every": "1h"}, "schedules.put"),
+    ("patch", "/v1/schedules/{name}", {"name": "hourly"}, {"every": "2h"}, "schedules.change"),
+    ("post", "/v1/schedules/{name}/pause", {"name": "hourly"}, None, "schedules.pause"),
+    ("post", "/v1/schedules/{name}/enable", {"name": "hourly"}, None, "schedules.enable"),
+    ("post", "/v1/schedules/{name}/run-now", {"name": "hourly"}, None, "schedules.run_now"),
+    ("delete", "/v1/schedules/{name}", {"name": "hourly"}, None, "schedules.delete"),
     ("post", "/v1/workers/{worker}/drain", {"worker": 77}, None, "workers.drain"),
     ("put", "/v1/report-types/{name}", {"name": "users"}, {"listeners": {"users": {}}}, "report_types.put"),
     ("post", "/v1/reports", {}, {"type": "users", "conditions": {}}, "reports.request"),

@@ -168,8 +168,8 @@ def test_every_mistake_of_a_decorator_is_named_at_once() -> None:
         "@app.job('a b')",
         "@app.job('a b').timeout",
         "@app.job('a b').max_attempts",
-        "@app.job('a b').retry",
         "@app.job('a b').rate",
+        "@app.job('a b').retry",
     ]
 
 

@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tickwright.domain.calendars.recurrence import Recurrence, UnitType
 from tickwright.domain.errors import Rejected
-from tickwright.domain.recurrence import Recurrence, UnitType
 
 KYIV, YORK, HOWE, HAVANA, CAIRO, APIA = (
     "Europe/Kyiv", "America/New_York", "Australia/Lord_Howe", "America/Havana", "Africa/Cairo", "Pacific/Apia",

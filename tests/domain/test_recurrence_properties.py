@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tickwright.domain.calendars.recurrence import Recurrence, UnitType
+from tickwright.domain.calendars.wallclock import changes, instant_at, instant_us
 from tickwright.domain.errors import Rejected
-from tickwright.domain.recurrence import Recurrence, UnitType
-from tickwright.domain.wallclock import changes, instant_at, instant_us
 
 CHANGES = {
     "Europe/Kyiv": ("2026-03-29 01:00", "2026-10-25 01:00"),

@@ -200,6 +200,14 @@ INSERT INTO tickwright.scheduled_tasks_dead (id, execute_at, task_type) OVERRIDI
 -- It would take a key.
 INSERT INTO tickwright.job_keys (key, job_id) VALUES ('k', 1);
 
+-- name: make_a_schedule
+-- It would make jobs for ever.
+INSERT INTO tickwright.schedules (name, task_type, cron) VALUES ('evil', 't', '* * * * *');
+
+-- name: edit_a_schedule
+-- It would change when an operator's jobs run.
+UPDATE tickwright.schedules SET cron = '* * * * *';
+
 -- name: finish_a_job_by_its_function
 -- It would finish a job by its function.
 SELECT tickwright.keep_job(t) FROM tickwright.scheduled_tasks t;

@@ -13,10 +13,9 @@ from pathlib import Path
 sys.path.remove(str(Path(__file__).resolve().parent))  # its redis.py would hide the library
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kit.batches import TERMS, BatchWorld, Numbers, batch_world
+from kit.batches import TERMS, BatchWorld, Numbers, batch_world, new_producer
 from kit.probes import KillAt
 from tickwright.capabilities.batches.executions.checker import Checker
-from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.engine.leases import LeasedRounds, Leases
 
 MEMBERS = 60
@@ -47,7 +46,7 @@ async def run(world: BatchWorld, role: str, stopping: asyncio.Event) -> None:
         await world.process(Numbers(members=MEMBERS), at_once=1, probe=probe)
         await stopping.wait()
         return
-    one = Producer(probe=probe) if role == "producer" else Checker(probe=probe)
+    one = new_producer(probe=probe) if role == "producer" else Checker(probe=probe)
     leases = Leases(world.pool, owner=f"{role}:{os.getpid()}", terms=TERMS)
     rounds = LeasedRounds(f"campaign-{role}", leases, one.round, rest_max_s=0.2)
     work = asyncio.create_task(rounds.run())

@@ -19,10 +19,11 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer
-from tickwright.capabilities.batches.executions.producer import Producer
+from tickwright.capabilities.batches.executions.producer import BatchSource
 from tickwright.capabilities.batches.executions.work import ProcessWorks
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
+from tickwright.engine.occurrences import AT_ONCE, OccurrenceProducer
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.engine.wakeup.listener import LedWakeup
@@ -101,6 +102,11 @@ class Process(RoleProcess):
         for task in self.tasks:
             task.cancel()
         await asyncio.wait(self.tasks)
+
+
+def new_producer(*, at_once: int = AT_ONCE, probe: Probe = NO_PROBE) -> OccurrenceProducer:
+    """Return a producer of batches only."""
+    return OccurrenceProducer((BatchSource(),), at_once=at_once, probe=probe)
 
 
 class BatchWorld:
@@ -193,9 +199,9 @@ class BatchWorld:
         self._stack.push_async_callback(process.vanish)
         return process
 
-    async def produce(self, producer: Producer | None = None, *, owner: str = "producer") -> float:
+    async def produce(self, producer: OccurrenceProducer | None = None, *, owner: str = "producer") -> float:
         """Make one round of a producer that holds the lease."""
-        return await self._round((producer or Producer()).round, "campaign-producer", owner)
+        return await self._round((producer or new_producer()).round, "campaign-producer", owner)
 
     async def check(self, checker: Checker | None = None, *, owner: str = "checker") -> float:
         """Make one round of a checker that holds the lease, a separate one by default."""

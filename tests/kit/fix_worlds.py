@@ -22,11 +22,19 @@ from kit.rabbit_tasks import Fanout
 from kit.report_api import ReportApi, report_api
 from kit.report_faults import ReportWorlds
 from kit.reports import ReportWorld, report_world
+from kit.schedules import ScheduleWorld, schedule_world
 from kit.servers import PostgresServer, RabbitServer, RedisServer
 from kit.wheels import Wheels, open_wheels
 from tickwright import Job, Tickwright
 from tickwright.bench.ground import Ground
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+
+
+@pytest.fixture
+async def schedules(database_url: str) -> AsyncIterator[ScheduleWorld]:
+    """Schedules on a database of their own, with one task type."""
+    async with schedule_world(database_url) as world:
+        yield world
 
 
 @pytest.fixture

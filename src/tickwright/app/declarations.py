@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
+from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected, takes_one
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.time_texts import format_duration
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # a program loads the capabilities that it declares something
     from tickwright.capabilities.reports.handlers import Function as ListenerFunction
 
 Duration = str | timedelta
+_TIMES = ("cron", "every", "timezone", "overlap", "misfire", "spread")
 _HANDLER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")
 
 
@@ -185,6 +187,39 @@ def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None and name not in {"self", "name"}}
 
 
+class JobTypeOptions(TypedDict, total=False):
+    """Options of :meth:`Declarations.job`: defaults of the task type, which an operator's settings override.
+
+    Attributes:
+        timeout: Of one attempt, 1 ms to 1 day; 30 s by default.
+        max_attempts: 1 to 1,000; 3 by default.
+        retry: ``{"base": "1s", "factor": 2, "cap": "1h"}`` or a :class:`~tickwright.RetryPolicy`.
+        concurrency: Concurrent attempts in all workers together; no limit by default.
+        rate: Starts in all workers together, such as ``"50/s"``.
+        keep_history: Whether completed jobs stay readable for the retention time; true by default.
+        cron: Also makes it periodic, by a schedule of the same name; with the next five, see
+            :meth:`Declarations.periodic`.
+        every: The same, in steps.
+        timezone: Of ``cron`` and ``every``.
+        overlap: Of two occurrences.
+        misfire: Of occurrences that are found too late.
+        spread: A window in which its jobs have a fixed place.
+    """
+
+    timeout: Duration | None
+    max_attempts: int | None
+    retry: RetryPolicy | Mapping[str, Any] | None
+    concurrency: int | None
+    rate: str | None
+    keep_history: bool
+    cron: str | None
+    every: Duration | None
+    timezone: str | None
+    overlap: Literal["allow", "skip", "replace"] | None
+    misfire: Literal["one", "all", "none"] | None
+    spread: Duration | None
+
+
 class Declarations:
     """The decorators of :class:`~tickwright.Tickwright`; they fill ``registrations``, also at import time."""
 
@@ -222,44 +257,14 @@ class Declarations:
 
     @overload
     def job(
-        self,
-        name: str,
-        *,
-        batch: int,
-        within: Duration | None = None,
-        timeout: Duration | None = None,
-        max_attempts: int | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        keep_history: bool = True,
+        self, name: str, *, batch: int, within: Duration | None = None, **settings: Unpack[JobTypeOptions]
     ) -> "ChunkDecorator": ...
 
     @overload
-    def job(
-        self,
-        name: str,
-        *,
-        timeout: Duration | None = None,
-        max_attempts: int | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        keep_history: bool = True,
-    ) -> "JobDecorator": ...
+    def job(self, name: str, **settings: Unpack[JobTypeOptions]) -> "JobDecorator": ...
 
     def job(
-        self,
-        name: str,
-        *,
-        batch: int | None = None,
-        within: Duration | None = None,
-        timeout: Duration | None = None,
-        max_attempts: int | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        keep_history: bool = True,
+        self, name: str, *, batch: int | None = None, within: Duration | None = None, **settings: Unpack[JobTypeOptions]
     ) -> "JobDecorator | ChunkDecorator":
         """Register the decorated function as the handler of one-shot jobs called ``name``.
 
@@ -270,20 +275,18 @@ class Declarations:
 
         Args:
             name: 1 to 50 letters, digits, ``_ . -``, a letter first.
-            timeout: Of one attempt, 1 ms to 1 day; 30 s by default.
-            max_attempts: 1 to 1,000; 3 by default.
-            retry: ``{"base": "1s", "factor": 2, "cap": "1h"}`` or a :class:`~tickwright.RetryPolicy`.
-            concurrency: Concurrent attempts in all workers together; no limit by default.
-            rate: Starts in all workers together, such as ``"50/s"``.
-            keep_history: Whether completed jobs stay readable for the retention time.
             batch: The function takes a :class:`~tickwright.JobChunk` of up to so many jobs at once, 1 to 10,000, and no
                 more than the worker has slots for the type. Each job has its own outcome. Limits count jobs.
             within: How long the oldest job of a chunk waits for others, at most 1 min; 1 s by default.
+            settings: Of the task type, and when it is periodic: see :class:`JobTypeOptions`.
 
         Raises:
-            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
+            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``; for the schedule what
+                :meth:`periodic` raises. Permanent.
         """
-        options = _given(locals())
+        given = {"batch": batch, "within": within, **settings}
+        options: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+        times = {option: options.pop(option) for option in _TIMES if option in options}
 
         def register(function: Any) -> Any:
             from tickwright.app.jobs import ChunkFunction, JobFunction, SyncJobFunction
@@ -291,10 +294,84 @@ class Declarations:
 
             handler = declare_job(name, function, options, self.registrations.lifespan)
             self.registrations.of(HandlerRegistry).add(handler)
+            if times:
+                handler.arguments.check("{}")  # its jobs have no arguments
+                self.periodic(name, name, **times)
             kind: type[Any] = JobFunction if handler.is_async else SyncJobFunction
             return (kind if batch is None else ChunkFunction)(cast("JobCalls", self), handler)
 
         return cast("JobDecorator", register)
+
+    def periodic(
+        self,
+        name: str,
+        job: Any,
+        *,
+        payload: Any = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | None = None,
+        first_at: datetime | str | None = None,
+        spread: Duration | None = None,
+        overlap: Literal["allow", "skip", "replace"] | None = None,
+        misfire: Literal["one", "all", "none"] | None = None,
+        misfire_max: int | None = None,
+        misfire_grace: Duration | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        expires_after: Duration | None = None,
+    ) -> None:
+        """Declare a schedule: one job for each occurrence. Several schedules may make jobs of one type.
+
+        The schedule is stored when a process of the program starts. What an operator sets under its name (REST, command
+        line, dashboard, TOML) overrides the arguments. A schedule that is not declared any more stays until an operator
+        deletes it.
+
+        Args:
+            name: 1 to 100 letters, digits, ``_ . -``, a letter or digit first.
+            job: The handler, a call of it (``remind.call(invoice_id=42)``), or the name of a task type.
+            payload: Of each job, any JSON; ``{}`` by default, or the call's.
+            cron: Five fields, such as ``"0 3 * * *"``, or a name such as ``"@daily"``; this or ``every``.
+            every: ``"15m"``: whole seconds from 1 s to 366 days, in steps of wall-clock time from ``first_at``, or from
+                midnight of a Monday.
+            timezone: Such as ``"Europe/Kyiv"``; ``"UTC"`` by default.
+            first_at: No occurrence is before it.
+            spread: A window, at most a day: the jobs run at a fixed place of it, by the hash of the name.
+            overlap: A job of an earlier occurrence has not ended: ``"allow"`` (default) both, ``"skip"`` the new one,
+                ``"replace"``: cancel the earlier one.
+            misfire: Occurrences found later than ``misfire_grace``: ``"one"`` (default), the newest; ``"all"``, up to
+                ``misfire_max``; ``"none"``.
+            misfire_max: 1 to 1,000; 100 by default.
+            misfire_grace: At most 7 days; 1 min by default.
+            priority: -100 to 100, higher first.
+            max_attempts: Of each job; that of the task type by default.
+            timeout: Of one attempt; that of the task type by default.
+            expires_after: A job that has not started so long after its slot is cancelled; never by default.
+
+        Raises:
+            Rejected: ``invalid_schedule`` with every mistake, ``duplicate_schedule``. Permanent.
+        """
+        options = _given(locals())
+        from tickwright.capabilities.jobs.schedules.declared import ScheduleRegistry, declare_schedule
+
+        del options["job"]
+        task_type = job if isinstance(job, str) else self._type_and_payload(job, options)
+        self.registrations.of(ScheduleRegistry).add(declare_schedule(name, task_type, options))
+
+    def _type_and_payload(self, job: Any, options: dict[str, Any]) -> str:
+        """Return the task type of a handler of this app, or of a call of one, whose payload becomes an option."""
+        from tickwright.app.jobs import JobCall
+        from tickwright.capabilities.jobs.handlers import HandlerRegistry
+
+        if isinstance(job, JobCall):
+            options.setdefault("payload", strict_json.loads(job.payload.encode()))
+            return job.task_type
+        name = getattr(job, "name", None)
+        handler = None if name is None else self.registrations.of(HandlerRegistry).get(name)
+        if handler is not None and handler is job.handler:
+            return handler.name
+        raise Rejected("invalid_schedule", f"{job!r} is no handler of this app; decorate it with @app.job before")
 
     def partner(
         self,

@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # a program loads the capabilities that it uses
     from tickwright.app.resources import Entities, RequestedReport, Tracked, Trackers
     from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
     from tickwright.capabilities.batches.service import CampaignsService
+    from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.capabilities.operations.listings import Operations
     from tickwright.capabilities.reports.service import ReportsService
 
@@ -364,6 +365,13 @@ class Tickwright(Declarations, JobCalls):
         stack, self._stack, self._installation = self._stack, None, None
         if stack is not None:
             await stack.aclose()
+
+    @property
+    def schedules(self) -> "Schedules":
+        """Schedules for operators: read, edit, pause, run now, preview, explain."""
+        from tickwright.capabilities.jobs.schedules.service import Schedules
+
+        return self._open.of(Schedules)
 
     @property
     def operations(self) -> "Operations":

@@ -10,7 +10,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tickwright.capabilities.batches.executions.producer import Producer
+from tickwright.capabilities.batches.executions.producer import BatchSource
+from tickwright.engine.occurrences import OccurrenceProducer
 from tickwright.store.pool import Connection, Pool, open_pool
 from tickwright.store.queries import load
 
@@ -45,7 +46,7 @@ async def main() -> None:
     try:
         async with pool.acquire() as connection:
             await connection.execute(SQL["wait_start"])
-        producer, lease, rounds = Producer(at_once=AT_ONCE), NoLease(pool), 1
+        producer, lease, rounds = OccurrenceProducer((BatchSource(),), at_once=AT_ONCE), NoLease(pool), 1
         while not await producer.round(lease):
             rounds += 1
     finally:

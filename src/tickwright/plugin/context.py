@@ -15,6 +15,7 @@ from tickwright.plugin.settings import Settings
 
 if TYPE_CHECKING:  # the command line loads every plugin for its help, and none of these
     from tickwright.engine.leases import LeasedService
+    from tickwright.engine.occurrences import OccurrenceSource
     from tickwright.engine.retention import Retention
     from tickwright.observe.metrics import Source
     from tickwright.ports.service import Service
@@ -95,6 +96,7 @@ class Context:
         services: Run by the process, started in this order.
         leased: Loops that one process at a time runs; started after ``services``.
         retention: Rules of the lease ``upkeep``, which one process at a time applies.
+        occurrences: Kinds of schedules, which one process at a time asks for what is due.
         sources: Of metrics.
         counters: Functions that return counters of the process since its start, for its heartbeat, by name; see
             :meth:`add_counters`.
@@ -111,6 +113,7 @@ class Context:
     services: list["Service"] = field(default_factory=list)
     leased: list["LeasedService"] = field(default_factory=list)
     retention: list["Retention"] = field(default_factory=list)
+    occurrences: list["OccurrenceSource"] = field(default_factory=list)
     sources: list["Source"] = field(default_factory=list)
     counters: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
@@ -139,6 +142,10 @@ class Context:
     def retain(self, *rules: "Retention") -> None:
         """Add retention rules."""
         self.retention += rules
+
+    def produce(self, *sources: "OccurrenceSource") -> None:
+        """Add kinds of schedules."""
+        self.occurrences += sources
 
     def count(self, *sources: "Source") -> None:
         """Add sources of metrics."""

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.batches import BatchWorld
-from tickwright.capabilities.batches.executions.producer import Producer
+from kit.batches import BatchWorld, new_producer
 
 HOUR = timedelta(hours=1)
 
@@ -125,7 +124,7 @@ async def test_five_producers_at_once_make_each_execution_once(batches: BatchWor
         await batches.put(
             f"b{number}", first_at=first, every=(1, "HOURS"), next_slot_at=first, misfire="all", overlap="queue"
         )
-    producers = [Producer() for _ in range(5)]
+    producers = [new_producer() for _ in range(5)]
     for _ in range(3):
         await asyncio.gather(*(one.round(NoLease(batches)) for one in producers))
     counts = await batches.pool.fetch("SELECT count(*) AS n FROM tickwright.executions GROUP BY batch_id")
@@ -154,5 +153,5 @@ async def test_a_lost_lease_writes_nothing(batches: BatchWorld) -> None:
 
     hour = datetime(2026, 1, 1, tzinfo=UTC)
     batch_id = await batches.put(first_at=hour, next_slot_at=hour)
-    assert await Producer().round(Lost(batches)) == 0
+    assert await new_producer().round(Lost(batches)) == 0
     assert await slots(batches, batch_id) == []

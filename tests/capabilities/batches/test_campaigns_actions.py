@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kit.batches import BatchWorld, Numbers
+from kit.batches import BatchWorld, Numbers, new_producer
 from kit.campaigns import LOAN, SIX_HOURS, CampaignApi
 from kit.probes import Stops
 from kit.waiting import eventually_async
@@ -13,7 +13,6 @@ from tickwright.capabilities.batches.definitions.batches import Batches
 from tickwright.capabilities.batches.definitions.schema import PROGRAM
 from tickwright.capabilities.batches.executions.chunks_store import ChunkKey
 from tickwright.capabilities.batches.executions.executions import Executions
-from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.capabilities.batches.executions.states import BatchAction, ExecutionAction
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import OpenChunk
@@ -141,7 +140,7 @@ async def test_a_start_and_the_producer_do_not_miss_each_other(batches: BatchWor
     batch_id = await batches.put(first_at=hour, every=(1, "HOURS"), next_slot_at=hour, grace=timedelta(hours=2))
     stops = Stops()
     stops.close("batches.producing")
-    producing = asyncio.create_task(batches.produce(Producer(probe=stops)))
+    producing = asyncio.create_task(batches.produce(new_producer(probe=stops)))
     await eventually_async(lambda: stops.reached_times["batches.producing"])
     started = await batches.start(batch_id)
     stops.open("batches.producing")

@@ -149,6 +149,20 @@ FAULTS = [
         "UPDATE tickwright.workers SET lost_at = clock_timestamp() - interval '11 minutes'",
     ),
     Fault(
+        "schedule_late",
+        "nightly",
+        "INSERT INTO tickwright.schedules (name, task_type, cron, misfire_grace) "
+        "VALUES ('nightly', 't', '@daily', '0')",
+        "UPDATE tickwright.schedules SET due_at = now() + interval '1 hour'",
+    ),
+    Fault(
+        "schedule_failing",
+        "nightly",
+        "INSERT INTO tickwright.schedules (name, task_type, cron) VALUES ('nightly', 't', '0 0 31 2 *'); "
+        "UPDATE tickwright.schedules SET problem = 'it never fires', due_at = now() + interval '1 hour'",
+        "UPDATE tickwright.schedules SET problem = NULL",
+    ),
+    Fault(
         "threads_stuck",
         "w #7",
         f"""{WORKER}; UPDATE tickwright.workers SET facts = '{{"threads_stuck": 2}}'""",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kit.api import running_api
-from kit.batches import AGAIN_S, MEMBERS, BatchWorld, Numbers, batch_world, is_right, redone, sent_once
+from kit.batches import AGAIN_S, MEMBERS, BatchWorld, Numbers, batch_world, is_right, new_producer, redone, sent_once
 from kit.database_faults import AnswerCuts, Crash, CutCommits, Fault, NoRoom
 from kit.kafka_polls import poll_world
 from kit.nodes import RoleProcess
@@ -21,7 +21,6 @@ from kit.servers import KafkaServer, PostgresServer, started
 from kit.waiting import eventually_async
 from kit.wheels import EVENTS, REGISTER, Wheels, check_each_once, open_wheels
 from tickwright.capabilities.batches.executions.checker import Checker
-from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.engine.leases import TERMS, LeasedRounds, Leases
@@ -237,7 +236,7 @@ async def test_a_fault_under_the_producer_makes_each_execution_once(world: Batch
             f"b{number}", first_at=first, every=(1, "HOURS"), next_slot_at=first, misfire="all", overlap="queue"
         )
     due = "SELECT count(*) FROM tickwright.batches WHERE next_slot_at <= now()"
-    round_ = Producer().round
+    round_ = new_producer().round
     async with rounds(world.pool, "campaign-producer", round_) as work, fault.under_writes("executions") as strike:
         work()
         await strike()

@@ -1,5 +1,6 @@
 """The plugin of batches and campaigns: a producer, consumers and a checker of executions."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -53,14 +54,14 @@ class BatchesPlugin(Plugin):
     roles = function_roles = (CONSUMER,)
     settings = BatchesSettings
     commands: ClassVar = {
-        "campaigns": "tickwright.cli.commands.campaigns",
-        "batches": "tickwright.cli.commands.batches",
-        "executions": "tickwright.cli.commands.executions",
+        "campaigns": "tickwright.cli.commands.batches.campaigns",
+        "batches": "tickwright.cli.commands.batches.batches",
+        "executions": "tickwright.cli.commands.batches.executions",
     }
     long_routes = ("/v1/campaigns/{name}/dry-run",)
     lease_purposes: ClassVar = {
         "campaign-checker": "releases actions of finished executions",
-        "campaign-producer": "makes executions of due occurrences",
+        "campaign-producer": "makes executions and jobs of due occurrences",
         "campaign-upkeep": "deletes old executions",
     }
     parts: ClassVar = {
@@ -114,26 +115,32 @@ class BatchesPlugin(Plugin):
         """
         from tickwright.capabilities.batches.executions.checker import Checker, scheduler_source
         from tickwright.capabilities.batches.executions.consumer import CHANNEL
-        from tickwright.capabilities.batches.executions.producer import Producer
+        from tickwright.capabilities.batches.executions.producer import BatchSource
         from tickwright.capabilities.batches.retention import BatchRetention
         from tickwright.domain.leases import LeaseTerms
         from tickwright.engine.leases import TERMS, LeasedRounds, Leases
+        from tickwright.engine.occurrences import OccurrenceProducer
         from tickwright.engine.retention import EVERY_S
         from tickwright.engine.retention import TERMS as UPKEEP
         from tickwright.engine.wakeup.connection import DirectConnection
         from tickwright.engine.wakeup.listener import WakeupListener
 
         mine, leases = context.settings.part(BatchesSettings), context.ports.get(Leases)
-        wakeups = WakeupListener(context.ports.get(DirectConnection), CHANNEL)
+        direct = context.ports.get(DirectConnection)
+        wakeups = WakeupListener(direct, CHANNEL)
         ttl = mine.lock_at_most_for
         locked = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), mine.lock_at_least_for)
-        producer, checker, woken = Producer(), Checker(), wakeups.subscribe
+        batches, checker, woken = BatchSource(), Checker(), asyncio.Event()
+        context.produce(batches)
+        for source in context.occurrences:
+            WakeupListener(direct, source.wakeup_channel).subscribe(woken)
+        producer = OccurrenceProducer(context.occurrences)
         context.run_leased(
-            LeasedRounds("campaign-producer", leases, producer.round, terms=locked, wakeup=woken()),
-            LeasedRounds("campaign-checker", leases, checker.round, terms=TERMS, wakeup=woken()),
+            LeasedRounds("campaign-producer", leases, producer.round, terms=locked, wakeup=woken),
+            LeasedRounds("campaign-checker", leases, checker.round, terms=TERMS, wakeup=wakeups.subscribe()),
             LeasedRounds("campaign-upkeep", leases, BatchRetention().round, terms=UPKEEP, rest_max_s=EVERY_S),
         )
-        context.count(scheduler_source(producer, checker))
+        context.count(scheduler_source(batches, checker))
 
     async def _add_consumer(self, context: Context) -> None:
         """Add the consumer of executions.

@@ -30,6 +30,13 @@ RULES: tuple[AlertRule, ...] = with_queries(
         "no_live_worker", "critical", "Jobs are due and no worker is alive (dead-man).", (timedelta(seconds=30),)
     ),
     AlertRule(
+        "schedule_late",
+        "critical",
+        "No job is made of schedule {subject}, due for {late_s} s: start a process with the role scheduler.",
+        (timedelta(seconds=30),),
+    ),
+    AlertRule("schedule_failing", "warning", "The jobs of schedule {subject} cannot be made: {problem}"),
+    AlertRule(
         "threads_stuck", "warning", "{count} synchronous handlers of {subject} do not return; each keeps a thread."
     ),
 )

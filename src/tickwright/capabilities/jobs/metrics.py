@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 from tickwright.observe.metrics import LATENESS_BUCKETS_S, HistogramSample, MetricSpec, Sample, Source, busiest
 
 if TYPE_CHECKING:
+    from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
     from tickwright.capabilities.jobs.worker.worker import JobWorker
 
 TYPES_BYTES_MAX = 20_000
 
 METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec("tickwright_schedule_jobs_total", "counter", (), "Jobs that this producer made for occurrences."),
+    MetricSpec(
+        "tickwright_schedule_skips_total",
+        "counter",
+        ("reason",),
+        "Occurrences that this producer recorded without a job.",
+    ),
     MetricSpec("tickwright_job_attempts_total", "counter", ("task_type", "outcome"), "Attempts that ended here."),
     MetricSpec("tickwright_job_lateness_seconds", "histogram", ("task_type",), "Start minus due, database clock."),
     MetricSpec("tickwright_job_held", "gauge", ("task_type",), "Attempts claimed and not ended, in this worker."),
@@ -29,6 +37,17 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_jobs_oldest_due_seconds", "gauge", ("task_type",), "How long the oldest due one waits."),
     MetricSpec("tickwright_jobs_partial", "gauge", (), "1 while unregistered task types may be missing from those."),
 )
+
+
+def schedule_source(schedules: "ScheduleSource") -> Source:
+    """Return a source for the jobs and skips of a producer."""
+
+    def read() -> Sequence[Sample]:
+        counts = schedules.counts
+        skips = [Sample("tickwright_schedule_skips_total", counts[why], (why,)) for why in ("misfire", "overlap")]
+        return [Sample("tickwright_schedule_jobs_total", counts["jobs"]), *skips]
+
+    return read
 
 
 def worker_source(worker: "JobWorker") -> Source:

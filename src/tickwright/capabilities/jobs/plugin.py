@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.enqueue import Enqueuer
     from tickwright.capabilities.jobs.results import JobResults
+    from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.capabilities.jobs.waits import JobWaits
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -49,6 +50,7 @@ class JobsPlugin(Plugin):
         "jobs": "tickwright.cli.commands.jobs",
         "task-types": "tickwright.cli.commands.task_types",
         "dead-letters": "tickwright.cli.commands.dead_letters",
+        "schedules": "tickwright.cli.commands.schedules",
     }
     parts: ClassVar = {
         "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
@@ -57,7 +59,10 @@ class JobsPlugin(Plugin):
         "holdings": "tickwright.capabilities.jobs.worker.claims:HOLDINGS",
     }
     endless_routes = ("/v1/jobs/{job_id}/events",)
-    config_checks: ClassVar = {"task_types": "tickwright.capabilities.jobs.task_types:read_task_type"}
+    config_checks: ClassVar = {
+        "task_types": "tickwright.capabilities.jobs.task_types:read_task_type",
+        "schedules": "tickwright.capabilities.jobs.schedules.definition:read_schedule",
+    }
 
     def provide(self, context: Context) -> None:
         """Offer the job service, the enqueuer, which batches single requests, and the waiting for results."""
@@ -88,13 +93,30 @@ class JobsPlugin(Plugin):
 
             return JobWaits(ports.get(JobResults))
 
+        def schedules() -> "Schedules":
+            from tickwright.capabilities.jobs.enqueue import Enqueuer
+            from tickwright.capabilities.jobs.schedules.service import Schedules
+
+            return Schedules(context.pool, ports.get(Enqueuer).types)
+
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
         ports.offer("tickwright.capabilities.jobs.waits:JobWaits", waits)
+        ports.offer("tickwright.capabilities.jobs.schedules.service:Schedules", schedules)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
 
     async def declare(self, context: Context) -> None:
-        """Register the handlers' task types where no operator has set them up, and store those of the TOML file."""
+        """Register the program's task types and schedules where no operator has set them up, and store the file's."""
+        await self._declare_types(context)
+        if context.registrations.have("ScheduleRegistry") or context.tables("schedules"):
+            from tickwright.capabilities.jobs.schedules.declared import store_declared, store_file
+            from tickwright.capabilities.jobs.schedules.service import Schedules
+
+            schedules = context.ports.get(Schedules)
+            await store_declared(schedules, context.registrations)
+            await store_file(schedules, context.tables("schedules"), context.settings.config)
+
+    async def _declare_types(self, context: Context) -> None:
         if not (context.registrations.have("HandlerRegistry") or context.tables("task_types")):
             return
         from structlog import get_logger
@@ -133,6 +155,12 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.retention import JobRetention
 
             context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
+            from tickwright.capabilities.jobs.metrics import schedule_source
+            from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
+
+            schedules = ScheduleSource()
+            context.produce(schedules)
+            context.count(schedule_source(schedules))
         if "api" in context.roles and context.callers is not None:
             from tickwright.capabilities.jobs.waits import JobWaits
 
@@ -163,15 +191,18 @@ class JobsPlugin(Plugin):
         return (role_finding(alive, WORKER, "no job runs"),)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
-        """Return the routes of jobs, task types, their figures and dead letters."""
+        """Return the routes of jobs, task types, their figures, dead letters and schedules."""
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
         from tickwright.capabilities.jobs.rest import job_routes
+        from tickwright.capabilities.jobs.schedules.rest import schedule_routes
+        from tickwright.capabilities.jobs.schedules.service import Schedules
         from tickwright.capabilities.jobs.waits import JobWaits
 
-        waits = context.ports.get(JobWaits)
-        return job_routes(context.ports.get(JobService), waits, gate), figure_routes(
-            TypeFigureReader(context.pool), gate
+        return (
+            job_routes(context.ports.get(JobService), context.ports.get(JobWaits), gate),
+            figure_routes(TypeFigureReader(context.pool), gate),
+            schedule_routes(context.ports.get(Schedules), gate),
         )
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:

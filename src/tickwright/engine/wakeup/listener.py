@@ -50,9 +50,12 @@ class WakeupListener:
         """Whether notifications can arrive now."""
         return self._direct.works
 
-    def subscribe(self) -> asyncio.Event:
-        """Return an event that every notification sets; its owner clears it before it checks for work."""
-        event = asyncio.Event()
+    def subscribe(self, event: asyncio.Event | None = None) -> asyncio.Event:
+        """Return an event that every notification sets; its owner clears it before it checks for work.
+
+        A given ``event`` may be that of a loop that waits for several channels.
+        """
+        event = event or asyncio.Event()
         self._events.append(event)
         return event
 

@@ -34,12 +34,12 @@ import msgspec
 
 from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.capabilities.batches.executions.states import BatchType, Overlap
+from tickwright.domain.calendars.recurrence import UNIT_MAX, Recurrence, UnitType
+from tickwright.domain.calendars.wallclock import zone_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, lasting, one_of, read_fields, whole
-from tickwright.domain.recurrence import UNIT_MAX, Recurrence, UnitType
 from tickwright.domain.targets import FORMS_SHOWN, parse_target
 from tickwright.domain.time_texts import YEAR_MAX, format_duration, parse_instant, parse_rate
-from tickwright.domain.wallclock import zone_of
 
 Allow = Callable[[str], None]
 """Refuses, by raising ``Rejected``, a destination to which no message could ever be sent."""

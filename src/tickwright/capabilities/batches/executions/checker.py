@@ -23,7 +23,7 @@ from tickwright.store.pool import REFUSED, Connection
 from tickwright.store.queries import filled, load
 
 if TYPE_CHECKING:  # every process reclaims chunks and so loads this module
-    from tickwright.capabilities.batches.executions.producer import Producer
+    from tickwright.capabilities.batches.executions.producer import BatchSource
 
 SQL = filled(filled(load("tickwright.capabilities.batches.sql", "release.sql"), "action"), "header_id")
 WAITING_MAX = 200_000
@@ -156,7 +156,7 @@ def job_of(destination: str) -> str | None:
     return name if scheme == "python" else None
 
 
-def scheduler_source(producer: "Producer", checker: Checker) -> Source:
+def scheduler_source(producer: "BatchSource", checker: Checker) -> Source:
     """Return the metrics of the two loops of the scheduler role."""
 
     def read() -> Sequence[Sample]:

@@ -67,6 +67,19 @@ SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
                                WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority
                                  AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval));
 
+-- name: schedule_late
+-- Schedules that the producer has not read for longer than their grace and $1 after they were due or edited; of the thousand that have been due for
+-- longest. Index: schedules_due.
+SELECT s.name AS subject, jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - greatest(s.due_at, s.counts_from))::numeric))::text AS facts
+  FROM (SELECT name, due_at, counts_from, misfire_grace FROM tickwright.schedules
+         WHERE due_at < statement_timestamp() - $1::interval ORDER BY due_at LIMIT 1000) AS s
+ WHERE greatest(s.due_at, s.counts_from) < clock_timestamp() - $1::interval - s.misfire_grace;
+
+-- name: schedule_failing
+-- Schedules whose jobs cannot be made. Index: schedules_failing.
+SELECT name AS subject, jsonb_build_object('problem', left(problem, 300))::text AS facts
+  FROM tickwright.schedules WHERE problem IS NOT NULL AND paused_at IS NULL LIMIT 1000;
+
 -- name: threads_stuck
 -- Live sessions with synchronous handlers that were stopped and have not returned. Small: a row per session.
 SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'threads_stuck')::text AS facts

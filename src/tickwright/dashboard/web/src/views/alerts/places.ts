@@ -8,6 +8,7 @@ type Finder = (subject: string) => Place;
 const account: Finder = (subject) => ({ label: `Account ${subject}`, to: `/accounts?account=${encodeURIComponent(subject)}` });
 const partner: Finder = (subject) => ({ label: `Partner ${subject}`, to: `/partners?partner=${encodeURIComponent(subject)}` });
 const type: Finder = (subject) => ({ label: `Jobs of ${subject}`, to: `/jobs?type=${encodeURIComponent(subject)}` });
+const schedule: Finder = (subject) => ({ label: `Schedule ${subject}`, to: `/schedules?name=${encodeURIComponent(subject)}` });
 const view = (label: string, to: string): Finder => () => ({ label, to });
 
 const FINDERS: Record<string, Finder> = {
@@ -18,6 +19,8 @@ const FINDERS: Record<string, Finder> = {
   polls_wait: partner,
   unknown_task_type: type,
   task_type_gone: type,
+  schedule_late: schedule,
+  schedule_failing: schedule,
   dead_letters: view("Dead letters", "/dead-letters"),
   fanout_dead_letters: view("Dead letters", "/dead-letters"),
   lateness: view("Overview", "/overview"),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tickwright.cli.commands.batches import Name, add_commands
+from tickwright.cli.commands.batches.batches import Name, add_commands
 from tickwright.cli.commands.report_types import read_words
 from tickwright.cli.kit.gateway import api_path, ask, given
 from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json, show_rows, write

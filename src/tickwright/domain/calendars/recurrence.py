@@ -1,28 +1,28 @@
-"""When a batch occurs in its time zone: once, every so many calendar units from its first run on, or by cron.
+"""When a schedule occurs in its time zone: once, every so many units of time from its first run on, or by cron.
 
 Occurrences count from the first run's wall-clock time, never from the previous occurrence, so nothing drifts.
 
 - MINUTES, HOURS, DAYS and WEEKS are steps in wall-clock time: 6 HOURS from 9:00 is 9:00, 15:00, 21:00, 3:00 on every
   day, including those with a clock change.
 - MONTHS have the first run's day and time; in a shorter month its last day, and the 31st again after it.
+- A duration, such as 90 seconds, is also a step in wall-clock time; without a first run it counts from a Monday.
 - A cron expression defines wall-clock times; it begins at or after the first run, if there is one.
 
-:mod:`tickwright.domain.wallclock` has the rule for times that the clocks skip or repeat. The first run itself is an
-instant, and is always the first occurrence of a series in units.
+:mod:`~tickwright.domain.calendars.wallclock` has the rule for times that the clocks skip or repeat. The first run
+itself is an instant, and is always the first occurrence of a series in units.
 """
 
 from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, Protocol, get_args
 
 from cronsim import CronSim, CronSimError
 
-from tickwright.domain.errors import Rejected
-from tickwright.domain.wallclock import (
+from tickwright.domain.calendars.wallclock import (
     DAY_US,
     HORIZON_US,
     HOUR_US,
@@ -33,11 +33,14 @@ from tickwright.domain.wallclock import (
     offset_at,
     zone_of,
 )
+from tickwright.domain.errors import Rejected
 
 # Cron. ``cronsim`` parses the fields and decides which days they match (``L``, ``1#2``, and the rule for a day of the
-# month beside a day of the week); :mod:`tickwright.domain.wallclock` decides which instants these are in a zone.
+# month beside a day of the week); :mod:`~tickwright.domain.calendars.wallclock` decides which instants these are.
 
 CRON_CHARS_MAX = 256
+CRONS_KEPT = 10_000
+"""Parsed expressions in memory, about 2 KiB each."""
 SEARCHED_YEARS = 50
 """29 February on a given weekday recurs within 40 years: an expression that does not fire in 50 never does."""
 ALIASES = {
@@ -104,7 +107,7 @@ class Cron:
         return filter(self._fires, range(day, day + step * SEARCHED_YEARS * 366, step))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=CRONS_KEPT)
 def parse_cron(text: str) -> Cron:
     """Return the times of a cron expression.
 
@@ -129,6 +132,13 @@ def parse_cron(text: str) -> Cron:
     return cron
 
 
+def describe_cron(text: str) -> str:
+    """Return the times of an expression in words, such as ``At 03:00 every day``; errors as :func:`parse_cron`."""
+    parse_cron(text)
+    sim = _read(ALIASES.get(text.strip().lower(), text))
+    return text if sim is None else sim.explain()
+
+
 def _read(text: str) -> CronSim | None:
     try:
         return CronSim(text, datetime(1970, 1, 1))  # noqa: DTZ001 - only days and times are read from it
@@ -146,6 +156,9 @@ NEWEST_MAX = 100_000
 YEAR_MIN, YEAR_MAX = 1970, 9998
 _STEPS_US = {"MINUTES": MINUTE_US, "HOURS": HOUR_US, "DAYS": DAY_US, "WEEKS": 7 * DAY_US}
 _NO_ANCHOR = -HORIZON_US
+EVERY_MIN, EVERY_MAX = timedelta(seconds=1), timedelta(days=366)
+MONDAY_US = 4 * DAY_US
+"""Wall-clock time from which a duration counts where there is no first run: midnight of Monday, 5 January 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +172,14 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """The occurrences of a batch. Without unit and cron only ``first_at``, once; without that, too, none.
+    """The occurrences of a schedule. Without unit, duration and cron only ``first_at``, once; without that, too, none.
 
     Attributes:
         first_at: The first run, aware; from 1970 to 9998.
         time_zone: A name of the time zone database, such as ``Europe/Kyiv``.
         unit: 1 to 1,000,000, with its ``unit_type``; needs ``first_at``.
-        cron: Five fields or a name such as ``@daily``; not together with a unit.
+        cron: Five fields or a name such as ``@daily``; not together with a unit or a duration.
+        every: Whole seconds, 1 s to 366 days; not together with a unit or cron.
 
     Raises:
         Rejected: ``invalid_time_zone``, ``invalid_cron``, ``invalid_recurrence``. Permanent.
@@ -182,6 +196,7 @@ class Recurrence:
     unit: int | None = None
     unit_type: UnitType | None = None
     cron: str | None = None
+    every: timedelta | None = None
 
     def __post_init__(self) -> None:
         zone_of(self.time_zone)
@@ -218,6 +233,8 @@ class Recurrence:
     def _series(self) -> Series | None:
         if self.cron is not None:
             return Series(parse_cron(self.cron), self.time_zone, _NO_ANCHOR)
+        if self.every is not None:
+            return self._steps(self.every // timedelta(microseconds=1))
         if self.first_at is None or self.unit is None or self.unit_type is None:
             return None
         anchor = instant_us(self.first_at)
@@ -225,6 +242,12 @@ class Recurrence:
         if self.unit_type == "MONTHS":
             return Series(_Months(begins, self.unit), self.time_zone, anchor)
         return Series(_Steps(begins, self.unit * _STEPS_US[self.unit_type]), self.time_zone, anchor)
+
+    def _steps(self, step_us: int) -> Series:
+        if self.first_at is None:
+            return Series(_Steps(MONDAY_US, step_us), self.time_zone, _NO_ANCHOR)
+        anchor = instant_us(self.first_at)
+        return Series(_Steps(anchor + offset_at(self.time_zone, anchor), step_us), self.time_zone, anchor)
 
 
 def _check(terms: Recurrence) -> None:
@@ -234,11 +257,11 @@ def _check(terms: Recurrence) -> None:
     elif first_at is not None and not 0 <= instant_us(first_at) < HORIZON_US:
         problem = f"the first run: from {YEAR_MIN} to {YEAR_MAX}"
     elif unit is None and unit_type is None:
-        return
+        problem = "" if terms.every is None else _problem_of_every(terms, terms.every)
     elif unit is None or unit_type is None:
         problem = "a unit and its type belong together, such as 6 HOURS"
-    elif terms.cron is not None:
-        problem = "either a unit or a cron expression, not both"
+    elif terms.cron is not None or terms.every is not None:
+        problem = "either a unit, a duration or a cron expression, one of them"
     elif first_at is None:
         problem = "units count from the first run: say when that is"
     elif unit_type not in get_args(UnitType):
@@ -247,6 +270,14 @@ def _check(terms: Recurrence) -> None:
         problem = f"unit: 1 to {UNIT_MAX:,}"
     if problem:
         raise Rejected("invalid_recurrence", problem)
+
+
+def _problem_of_every(terms: Recurrence, every: timedelta) -> str:
+    if terms.cron is not None:
+        return "either a duration or a cron expression, not both"
+    if not EVERY_MIN <= every <= EVERY_MAX or every % EVERY_MIN:
+        return "every: whole seconds, from 1s to 366d"
+    return ""
 
 
 class _Numbered(Protocol):

@@ -1,0 +1,1 @@
+"""Periodic jobs: definitions, the source of the producer, and the operations on schedules."""

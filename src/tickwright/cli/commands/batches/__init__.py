@@ -1,0 +1,1 @@
+"""Commands of batches, campaigns and their executions."""

@@ -1,0 +1,1 @@
+"""When schedules occur, and which occurrences get work."""
