@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kit.schedules import ScheduleWorld
-from tickwright import Job
+from tickwright import Job, Tickwright
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.jobs.schedules.declared import store_declared, store_file
 from tickwright.capabilities.jobs.schedules.definition import ScheduleChange
@@ -73,8 +73,8 @@ async def test_a_file_counts_like_an_operator(schedules: ScheduleWorld) -> None:
 
 
 async def test_several_schedules_make_jobs_of_one_type(schedules: ScheduleWorld) -> None:
-    """Each with its own payload; the handler is named by its function or its type."""
-    declared = Declarations()
+    """Each with its own payload: of a handler, of a call of one, or of a name."""
+    declared = Tickwright()
 
     @declared.job("tidy")
     async def tidy(_: Job, region: str) -> None:
@@ -82,11 +82,22 @@ async def test_several_schedules_make_jobs_of_one_type(schedules: ScheduleWorld)
 
     declared.periodic("tidy-eu", tidy, every="1h", payload={"region": "eu"})
     declared.periodic("tidy-us", "tidy", cron="@hourly", payload={"region": "us"}, first_at="2030-01-01T00:00:00Z")
+    declared.periodic("tidy-uk", tidy.call(region="uk"), every="2h")
     await store_declared(schedules.schedules, declared.registrations)
     found = await schedules.schedules.page()
     assert [(one.name, one.task_type, one.every) for one in found.items] == [
-        ("tidy-eu", "tidy", "1h"), ("tidy-us", "tidy", None),
+        ("tidy-eu", "tidy", "1h"), ("tidy-uk", "tidy", "2h"), ("tidy-us", "tidy", None),
     ]  # fmt: skip
+    assert bytes((await schedules.schedules.detail("tidy-uk")).payload) == b'{"region": "uk"}'
+
+
+def test_a_periodic_handler_needs_no_arguments() -> None:
+    """The jobs of its decorator have an empty payload; a schedule with a payload is declared apart."""
+    declared = Tickwright()
+    with pytest.raises(Rejected, match="missing required field `region`"):
+
+        @declared.job("tidy", every="1h")
+        async def tidy(_: Job, region: str) -> None: ...
 
 
 @pytest.mark.parametrize(
