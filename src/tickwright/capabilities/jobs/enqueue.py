@@ -43,7 +43,7 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_shared
 
 _SQL = with_shared(
-    _FILE := load("tickwright.capabilities.jobs.sql", "enqueue.sql"), "detail_columns", "detail_values", of=_FILE
+    _FILE := load("tickwright.capabilities.jobs.sql", "enqueue.sql"), "given_columns", "given_values", of=_FILE
 )
 _log = structlog.get_logger("tickwright.jobs")
 COLLECT_MAX = 1000

@@ -1,8 +1,8 @@
--- name: detail_columns
+-- name: given_columns
 -- The columns that a job has only where its request says so: in statements for batches with such a job.
 tags, metadata;
 
--- name: detail_values
+-- name: given_values
 -- Their values, from the JSON of one job's details.
 tickwright.tags_of(CAST(u.details AS jsonb)), CAST(u.details AS jsonb) -> 'metadata';
 
@@ -21,9 +21,9 @@ RETURNING id;
 -- name: insert_plain_detailed
 -- The same for a batch with details: for each job JSON, or NULL.
 INSERT INTO tickwright.scheduled_tasks
-       (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent, {detail_columns})
+       (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent, {given_columns})
 SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, CAST(u.payload AS jsonb), u.max_attempts,
-       u.priority, u.timeout_ms, u.expires_at, u.traceparent, {detail_values}
+       u.priority, u.timeout_ms, u.expires_at, u.traceparent, {given_values}
   FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
               $8::interval[], $9::text[], $10::text[])
     AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent, details)
@@ -51,10 +51,10 @@ RETURNING idempotency_key, id;
 -- The same for a batch with details: for each job JSON, or NULL.
 INSERT INTO tickwright.scheduled_tasks
        (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent, idempotency_key,
-        request_digest, {detail_columns})
+        request_digest, {given_columns})
 SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, CAST(u.payload AS jsonb), u.max_attempts,
        u.priority, u.timeout_ms, u.expires_at, u.traceparent,
-       u.idempotency_key, u.request_digest, {detail_values}
+       u.idempotency_key, u.request_digest, {given_values}
   FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
               $8::interval[], $9::text[], $10::text[], $11::bytea[], $12::text[])
     AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent,
