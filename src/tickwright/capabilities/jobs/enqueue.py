@@ -59,6 +59,7 @@ COPY_COLUMNS = (
 )  # fmt: skip
 DETAIL_COLUMNS = ("tags", "metadata")
 """The further columns of a COPY from the first job on that has one of them."""
+_NO_DETAILS = (None,) * len(DETAIL_COLUMNS)
 MANY_JOBS = "jobs"
 """The destination in spans of calls that schedule several jobs."""
 
@@ -382,7 +383,7 @@ def _mark_repeated_keys(pairs: Sequence[_Pair], answers: list[Any], keyed: Mappi
 
 def _variant(name: str, pairs: Sequence[_Pair]) -> tuple[str, list[list[str | None]]]:
     """Return the statement for a batch, and its further arguments: jobs without details are inserted without any."""
-    if not any(job.is_detailed for job, _ in pairs):
+    if not any(job.tags or job.metadata is not None for job, _ in pairs):  # is_detailed, without its calls
         return name, []
     return f"{name}_detailed", [[job.details for job, _ in pairs]]
 
@@ -438,11 +439,12 @@ class _CopyRows:
                 raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
             attempts = self._attempts_of(job.task_type)
             execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
-            if attempts is None or execute_at is None or job.is_detailed > self._is_detailed:
+            more = (job.tags or None, job.metadata) if job.tags or job.metadata is not None else None
+            if attempts is None or execute_at is None or (more and not self._is_detailed):
                 return
             timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
             self.count += 1
-            yield (
+            row = (
                 execute_at,
                 job.task_type,
                 job.payload,
@@ -451,8 +453,8 @@ class _CopyRows:
                 timeout_ms,
                 job.expires_at,
                 self._traceparent or job.traceparent,
-                *((job.tags or None, job.metadata) if self._is_detailed else ()),
             )
+            yield (*row, *(more or _NO_DETAILS)) if self._is_detailed else row
             self._next = next(self._jobs, None)
 
     def _attempts_of(self, name: str) -> int | None:

@@ -90,7 +90,7 @@ class NewJob(msgspec.Struct, frozen=True):
         """What most jobs have not, as JSON text; ``None`` for most jobs."""
         if not self.is_detailed:
             return None
-        given = {"tags": self.tags} if self.tags else {}
+        given: dict[str, Any] = {"tags": self.tags} if self.tags else {}
         if self.metadata is not None:
             given["metadata"] = msgspec.Raw(self.metadata.encode())
         return msgspec.json.encode(given).decode()
@@ -224,7 +224,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     timeout: str | None = None
     expires_at: str | None = None
     tags: tuple[str, ...] = ()
-    metadata: msgspec.Raw | None = None
+    metadata: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decoder = msgspec.json.Decoder(_Wire)
@@ -288,9 +288,9 @@ def read_job(
     return job if job.key is None else with_digest(job)
 
 
-def object_text(value: msgspec.Raw | None) -> str | None:
+def object_text(value: msgspec.Raw) -> str | None:
     """Return the JSON text of an optional object of a request; ``null`` is none."""
-    text = None if value is None else bytes(value).decode()
+    text = bytes(value).decode()
     return None if text == "null" else text
 
 

@@ -96,12 +96,12 @@ class JobFilter:
         """Return the tags and the metadata to search for, as the queries take them.
 
         Raises:
-            Rejected: ``invalid_tags``, ``invalid_metadata``; ``metadata_hidden`` (403): the caller may not see it.
+            Rejected: ``invalid_tags``, ``invalid_metadata``; ``payload_hidden`` (403): the caller may not see it.
                 Permanent.
         """
         check_tags(self.tags)
         if self.metadata and not self.in_payload:
-            raise Rejected("metadata_hidden", "metadata: your role does not see it", status=403, field="metadata")
+            raise Rejected("payload_hidden", "metadata is data of users, which your role does not see", status=403)
         return list(self.tags) or None, metadata_path(self.metadata) if self.metadata else None
 
     def wants(self, some: frozenset[JobStatus]) -> bool:
@@ -382,7 +382,7 @@ def metadata_path(filters: Sequence[str]) -> str:
     """
     if len(filters) > METADATA_FILTERS_MAX:
         raise Rejected("invalid_metadata", f"metadata: at most {METADATA_FILTERS_MAX} values", field="metadata")
-    return " && ".join(map(_condition, filters))
+    return f"strict {' && '.join(map(_condition, filters))}"
 
 
 def _condition(text: str) -> str:

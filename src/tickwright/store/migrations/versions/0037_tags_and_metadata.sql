@@ -153,9 +153,11 @@ DO $$ BEGIN
 END $$;
 
 ------------------------------------------------------------------------------------------------ roles that use plain SQL only
--- More rights, beside those of the revisions before.
+-- The rights of the revisions before, with more columns.
 DO $$ BEGIN
-  EXECUTE 'CREATE OR REPLACE VIEW tickwright.app_rights AS ' || rtrim(pg_get_viewdef('tickwright.app_rights'::regclass), ';')
-       || $rights$ UNION ALL SELECT 'scheduled_tasks', 'INSERT', '{tags,metadata}'::text[]
-                   UNION ALL SELECT 'scheduled_tasks', 'UPDATE', '{payload,priority,tags,metadata}'::text[] $rights$;
+  EXECUTE format('CREATE OR REPLACE VIEW tickwright.app_rights AS '
+                 'SELECT r.relation, r.privilege, r.columns || more.columns AS columns FROM (%s) AS r '
+                 '  LEFT JOIN (VALUES (''scheduled_tasks'', ''INSERT'', ''{tags,metadata}''::text[]), '
+                 '                    (''scheduled_tasks'', ''UPDATE'', ''{payload,priority,tags,metadata}'')) AS more (relation, privilege, columns) '
+                 '    USING (relation, privilege)', rtrim(pg_get_viewdef('tickwright.app_rights'::regclass), ';'));
 END $$;
