@@ -273,9 +273,7 @@ class JobSearch:
     async def _detailed(self, which: JobFilter, tables: Sequence[str]) -> list[int] | None:
         """Return the jobs of these tables with the tags and metadata, where few have them and they are soon found."""
         tags, metadata = which.details()
-        parts = {"has_tags": SEARCHES["has_tags" if tags else "any_tags"]}
-        parts["has_metadata"] = SEARCHES["has_metadata" if metadata else "any_metadata"]
-        sql = " UNION ALL ".join(SEARCHES["detailed"].format(source=table, **parts) for table in tables)
+        sql = details_sql(which, tables)
         try:
             async with self._pool.acquire() as connection, connection.transaction(readonly=True):
                 await connection.execute(SEARCHES["bound_detailed"], f"{READ_TIME // timedelta(milliseconds=1)}ms")
@@ -360,6 +358,13 @@ class JobSearch:
         is_whole = seen < COUNT_MAX and sum(row["searched"] for row in rows) == seen
         counts = {row["status"]: row["jobs"] for row in rows}
         return SearchCounts(counts, frozenset() if is_whole else frozenset(map(str, states)))
+
+
+def details_sql(which: JobFilter, tables: Sequence[str]) -> str:
+    """Return the statement that reads the indexes of tags and metadata of some tables; empty without any."""
+    parts = {"has_tags": SEARCHES["has_tags" if which.tags else "any_tags"]}
+    parts["has_metadata"] = SEARCHES["has_metadata" if which.metadata else "any_metadata"]
+    return " UNION ALL ".join(SEARCHES["detailed"].format(source=table, **parts) for table in tables)
 
 
 def _union(tables: Sequence[str]) -> str:
