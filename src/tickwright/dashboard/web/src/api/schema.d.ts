@@ -205,26 +205,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/jobs/{job_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Job
-         * @description Return one job, live or finished.
-         */
-        get: operations["get_job_v1_jobs__job_id__get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/jobs/{job_id}/explain": {
         parameters: {
             query?: never;
@@ -237,6 +217,56 @@ export interface paths {
          * @description Explain why a job is in its state.
          */
         get: operations["explain_job_v1_jobs__job_id__explain_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job
+         * @description Return one job, live or finished; with `wait` when it has ended, or its present state when the time is over.
+         *
+         *     503 `too_many_waits` where too many requests of the key, or in the process, wait already.
+         */
+        get: operations["get_job_v1_jobs__job_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Edit Job
+         * @description Change the payload, priority, tags or metadata of a pending job.
+         *
+         *     409 `version_conflict` when its `version` is not the one sent; a claim is a new version, too.
+         */
+        patch: operations["edit_job_v1_jobs__job_id__patch"];
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream Job
+         * @description Stream a job's state, its progress and its end as server-sent events; 503 `too_many_streams`.
+         *
+         *     The stream ends with the job, and after five minutes at the latest: then connect again.
+         */
+        get: operations["stream_job_v1_jobs__job_id__events_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3295,6 +3325,26 @@ export interface components {
             }[];
         };
         /**
+         * EditRequest
+         * @description Changes of a pending job; a field that is left out keeps its value, and ``null`` removes ``metadata``.
+         *
+         *         ``version`` is that of the job as the client read it. If the job has another version by now, nothing changes.
+         */
+        EditRequest: {
+            version?: number;
+            /** @description Any JSON, at most 65536 bytes */
+            payload?: unknown;
+            priority?: number;
+            /**
+             * @example [
+             *       "nightly",
+             *       "eu"
+             *     ]
+             */
+            tags?: string[];
+            metadata?: Record<string, unknown> | null;
+        };
+        /**
          * EndedTracker
          * @description The answer to an end; ``outcome`` is ``ended``, or ``already_ended``.
          */
@@ -3643,6 +3693,10 @@ export interface components {
             idempotency_key?: string | null;
             /** @default null */
             text?: string | null;
+            /** @default [] */
+            tag?: string[];
+            /** @default [] */
+            metadata?: string[];
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -3829,7 +3883,7 @@ export interface components {
          * @description The result of an action.
          *
          *         ``outcome`` is ``cancelled`` (it never starts), ``requested`` (its worker was asked to stop it), ``rescheduled``,
-         *         ``run_now`` or ``retried``.
+         *         ``run_now``, ``retried`` or ``edited``, with the new ``version``.
          */
         JobAction: {
             id: string;
@@ -3837,6 +3891,8 @@ export interface components {
             outcome: string;
             /** @default null */
             execute_at: string | null;
+            /** @default null */
+            version: number | null;
         };
         /**
          * JobCounts
@@ -3879,7 +3935,10 @@ export interface components {
             cancel_requested_at: string | null;
             fence: string;
             worker: string | null;
+            tags: string[];
+            version: number;
             payload: unknown;
+            metadata: unknown;
             result: unknown;
             progress: unknown;
             /** @default [] */
@@ -3903,6 +3962,23 @@ export interface components {
             next: string | null;
             /** @default 0 */
             searched: number;
+        };
+        /**
+         * JobProgress
+         * @description An event of a job's stream: its state now, after a change of progress, and at its end, which is the last event.
+         *
+         *         ``attempts`` and ``completed_at`` are null for a job of which nothing is left, because its type keeps no history.
+         */
+        JobProgress: {
+            id: string;
+            status: string;
+            attempts: number | null;
+            progress: unknown;
+            result: unknown;
+            error_message: string | null;
+            completed_at: string | null;
+            /** @default false */
+            payload_hidden?: boolean;
         };
         /**
          * JobRequest
@@ -3929,6 +4005,16 @@ export interface components {
             timeout?: string | null;
             /** @default null */
             expires_at?: string | null;
+            /**
+             * @default []
+             * @example [
+             *       "nightly",
+             *       "eu"
+             *     ]
+             */
+            tags?: string[];
+            /** @default null */
+            metadata?: Record<string, unknown> | null;
         };
         /**
          * JobStatus
@@ -3938,7 +4024,9 @@ export interface components {
         JobStatus: "cancelled" | "completed" | "failed" | "pending" | "processing";
         /**
          * JobView
-         * @description A job in a list; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`.
+         * @description A job in a list; ``payload``, ``metadata``, ``result`` and ``progress`` are in :class:`JobDetail`.
+         *
+         *         ``version`` rises with each claim and each edit.
          */
         JobView: {
             id: string;
@@ -3961,6 +4049,8 @@ export interface components {
             cancel_requested_at: string | null;
             fence: string;
             worker: string | null;
+            tags: string[];
+            version: number;
         };
         /**
          * JobsNow
@@ -4273,6 +4363,10 @@ export interface components {
             idempotency_key?: string | null;
             /** @default null */
             text?: string | null;
+            /** @default [] */
+            tag?: string[];
+            /** @default [] */
+            metadata?: string[];
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -6339,6 +6433,10 @@ export interface operations {
                 idempotency_key?: string | null;
                 /** @description Part of the key, the last error or the payload, in whatever case */
                 text?: string | null;
+                /** @description Has this tag; repeat it for all of several */
+                tag?: string[] | null;
+                /** @description `key=value` of its metadata: a text, number, true, false or null */
+                metadata?: string[] | null;
                 /** @description Held by this session now */
                 worker?: string | null;
                 /** @description `next` of the page before */
@@ -6619,6 +6717,10 @@ export interface operations {
                 idempotency_key?: string | null;
                 /** @description Part of the key, the last error or the payload, in whatever case */
                 text?: string | null;
+                /** @description Has this tag; repeat it for all of several */
+                tag?: string[] | null;
+                /** @description `key=value` of its metadata: a text, number, true, false or null */
+                metadata?: string[] | null;
                 /** @description Held by this session now */
                 worker?: string | null;
             };
@@ -6635,82 +6737,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobCounts"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is unavailable; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_job_v1_jobs__job_id__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                job_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["JobDetail"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -6787,6 +6813,251 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Explanation"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_job_v1_jobs__job_id__get: {
+        parameters: {
+            query?: {
+                /** @description Answer when the job has ended, after this time at the latest; 1ms to 60s */
+                wait?: string | null;
+            };
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    edit_job_v1_jobs__job_id__patch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EditRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    stream_job_v1_jobs__job_id__events_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Server-sent events named `job`, each with a JobProgress as its data; a final status is in the last */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
