@@ -22,7 +22,7 @@ from tickwright.ports.caller import Role
 DUE = datetime(2031, 5, 1, 9, tzinfo=UTC)
 LATER = "now() + interval '1 hour'"
 TAGS, METADATA = ["nightly", "eu"], {"tenant": "a", "n": 5, "deep": {"x": [1]}}
-BOTH = {"tags": TAGS, "metadata": METADATA}
+BOTH: dict[str, Any] = {"tags": TAGS, "metadata": METADATA}
 TAGS_AND_METADATA = "SELECT tags, metadata FROM tickwright.scheduled_tasks WHERE id = $1"
 
 
@@ -166,7 +166,8 @@ async def test_a_key_belongs_to_a_request_with_its_tags_and_metadata(app: Tickwr
     first = await app.schedule("mail", at=DUE, key="k", tags=["a", "b"], metadata={"x": 1, "y": 2})
     same = await app.schedule("mail", at=DUE, key="k", tags=["b", "a"], metadata={"y": 2, "x": 1})
     assert (same.id, same.created) == (first.id, False)
-    for other in ({}, {"tags": ["a", "b"]}, {"tags": ["a"], "metadata": {"x": 1, "y": 2}}):
+    others: tuple[dict[str, Any], ...] = ({}, {"tags": ["a", "b"]}, {"tags": ["a"], "metadata": {"x": 1, "y": 2}})
+    for other in others:
         with pytest.raises(Contended, match="asked for differently"):
             await app.schedule("mail", at=DUE, key="k", **other)
 

@@ -57,11 +57,12 @@ async def refused(action: Any) -> Rejected:
 async def test_an_edit_changes_what_it_names_and_is_a_new_version(api: RunningApi) -> None:
     """Everything else stays; the audit trail says which fields changed, and has no payload and no metadata."""
     job = await insert(api.pool, "noop", at=LATER, payload={"n": 1}, tags=["a"], metadata='{"m": 1}')
-    path, changes = f"/v1/jobs/{job}", [
+    path = f"/v1/jobs/{job}"
+    changes: list[dict[str, Any]] = [
         {"payload": {"n": "canary"}}, {"priority": 7}, {"tags": ["b", "c"]}, {"metadata": {"m": "canary"}},
         {"payload": [1], "priority": -1, "tags": [], "metadata": None},
     ]  # fmt: skip
-    expected = {"payload": {"n": 1}, "priority": 0, "tags": ["a"], "metadata": {"m": 1}}
+    expected: dict[str, Any] = {"payload": {"n": 1}, "priority": 0, "tags": ["a"], "metadata": {"m": 1}}
     for number, change in enumerate(changes, start=2):
         done = (await api.operator.send("PATCH", path, {**change, "version": number - 1})).json
         assert done == {"id": job, "status": "pending", "outcome": "edited", "execute_at": None, "version": number}
@@ -153,7 +154,8 @@ async def check_held(pool: Pool) -> None:
     sets = ("payload = '2'", "priority = 5", "tags = '{a}'", "metadata = '{\"a\": 1}'")
     for change in sets:
         update = pool.execute(f"UPDATE tickwright.scheduled_tasks SET {change} WHERE id = $1", job)
-        (answer,) = await asyncio.gather(update, return_exceptions=True)
+        answers: list[Any] = await asyncio.gather(update, return_exceptions=True)
+        answer = answers[0]
         assert isinstance(answer, asyncpg.CheckViolationError), f"EDIT-2 broken: {change} of a held job"
         assert (answer.constraint_name, bool(answer.hint)) == ("scheduled_tasks_running", True)
 
