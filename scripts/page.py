@@ -197,12 +197,14 @@ def _document() -> dict[str, Any]:
 
     from tickwright.api.app import create_app
     from tickwright.api.context import ApiContext
+    from tickwright.engine.wakeup.on_demand import DirectAccess
     from tickwright.plugin import Context, Registrations, Settings
     from tickwright.process.installation import provide
     from tickwright.process.plugins import PLUGINS
 
     nothing: Any = _Nothing()
     installation = Context(Settings(), nothing, Registrations(), dict)
+    installation.ports.put(DirectAccess, DirectAccess(None))
     provide(installation)
     api = create_app(ApiContext(PLUGINS, installation, nothing, nothing, version="0"))
     (serve,) = (

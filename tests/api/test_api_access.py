@@ -27,6 +27,7 @@ NEEDS = {
     ("post", "/v1/jobs:retry"): Role.OPERATOR,
     ("post", "/v1/jobs:run-now"): Role.OPERATOR,
     ("post", "/v1/jobs:reschedule"): Role.OPERATOR,
+    ("patch", "/v1/jobs/{job_id}"): Role.OPERATOR,
     ("post", "/v1/jobs/{job_id}/cancel"): Role.OPERATOR,
     ("post", "/v1/jobs/{job_id}/retry"): Role.OPERATOR,
     ("post", "/v1/jobs/{job_id}/reschedule"): Role.OPERATOR,
@@ -395,6 +396,7 @@ async def test_every_operator_action_writes_one_audit_entry(api: RunningApi) -> 
     second = await dead_job(api)
     actions: list[tuple[str, str, Any, str]] = [
         ("POST", f"/v1/jobs/{jobs[0]}/reschedule", {"delay": "2h"}, "jobs.reschedule"),
+        ("PATCH", f"/v1/jobs/{jobs[0]}", {"priority": 1}, "jobs.edit"),
         ("POST", f"/v1/jobs/{jobs[0]}/run-now", None, "jobs.run_now"),
         ("POST", f"/v1/jobs/{jobs[0]}/cancel", None, "jobs.cancel"),
         ("POST", f"/v1/jobs/{dead}/retry", None, "jobs.retry"),

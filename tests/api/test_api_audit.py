@@ -77,6 +77,7 @@ STEPS: list[tuple[str, str, dict[str, Any], Any, str]] = [
     ("post", "/v1/task-types/{name}/enable", {"name": "hook"}, None, "task_types.enable"),
     ("post", "/v1/task-types/{name}/rotate-secret", {"name": "hook"}, None, "task_types.rotate_secret"),
     ("delete", "/v1/task-types/{name}", {"name": "hook"}, None, "task_types.delete"),
+    ("patch", "/v1/jobs/{job_id}", {"job_id": "job"}, {"priority": 3}, "jobs.edit"),
     ("post", "/v1/jobs/{job_id}/reschedule", {"job_id": "job"}, {"delay": "2h"}, "jobs.reschedule"),
     ("post", "/v1/jobs/{job_id}/run-now", {"job_id": "job"}, None, "jobs.run_now"),
     ("post", "/v1/jobs/{job_id}/cancel", {"job_id": "job"}, None, "jobs.cancel"),

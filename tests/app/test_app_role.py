@@ -75,6 +75,14 @@ async def use(connection: asyncpg.Connection) -> None:
     assert [await connection.execute(keyed) for _ in range(2)] == ["INSERT 0 1", "INSERT 0 0"]
     moved = "UPDATE tickwright.scheduled_tasks SET execute_at = now() + interval '5 minutes' WHERE id = $1"
     assert await connection.execute(moved, job) == "UPDATE 1"
+    tagged = (
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, tags, metadata) "
+        "VALUES (now() + interval '1 hour', 't', '{eu}', '{\"tenant\": 1}') RETURNING id"
+    )
+    edited = (
+        "UPDATE tickwright.scheduled_tasks SET payload = '1', priority = 2, tags = '{a}', metadata = NULL WHERE id = $1"
+    )
+    assert await connection.execute(edited, await connection.fetchval(tagged)) == "UPDATE 1"
     await connection.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled'")
     assert {row["status"] for row in await connection.fetch("TABLE tickwright.scheduled_tasks")} == {"cancelled"}
     assert await connection.execute(keyed) == "INSERT 0 0", "a key outlives its job"
@@ -152,6 +160,13 @@ async def rows(app: asyncpg.Connection, other: asyncpg.Connection) -> asyncpg.Co
     await other.execute(WORKER)
     await other.execute(CLAIM)
     return other
+
+
+async def test_a_role_edits_no_job_that_a_worker_holds(app: asyncpg.Connection, rows: asyncpg.Connection) -> None:
+    """Its worker has read it already."""
+    with pytest.raises(asyncpg.CheckViolationError, match="cannot be edited"):
+        await app.execute("UPDATE tickwright.scheduled_tasks SET payload = '[1]' WHERE task_type = 'held'")
+    assert await rows.fetchval("SELECT edits FROM tickwright.scheduled_tasks WHERE task_type = 'held'") is None
 
 
 async def try_attack(app: asyncpg.Connection, name: str) -> str | None:

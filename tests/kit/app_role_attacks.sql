@@ -160,6 +160,14 @@ INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, status) VALUES (n
 -- It would hold a job.
 UPDATE tickwright.scheduled_tasks SET owner = 1;
 
+-- name: count_an_edit
+-- It would choose the version of a job.
+UPDATE tickwright.scheduled_tasks SET edits = 9;
+
+-- name: insert_an_edited_job
+-- It would choose the version of a new job.
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, edits) VALUES (now(), 't', 9);
+
 -- name: raise_a_fence
 -- It would raise a fence.
 UPDATE tickwright.scheduled_tasks SET fence = 9;

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -87,6 +88,13 @@ class Planner:
         with self._connection.transaction(force_rollback=True):
             sql = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} {places}"
             return Plan(self.run(sql, *(_spelled(value) for value in values))[0][0][0]["Plan"])
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Undo what the statements inside do, settings and prepared queries too."""
+        with self._connection.transaction(force_rollback=True):
+            yield
+        self.run("DEALLOCATE ALL")
 
     def prepare_rules(self, prefix: str) -> None:
         """Prepare the alert rules whose names begin with a prefix."""

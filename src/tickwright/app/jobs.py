@@ -18,9 +18,10 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tickwright.app.declarations import Duration, as_duration
-from tickwright.app.payloads import to_json
+from tickwright.app.payloads import as_tags, metadata_json, to_json
 from tickwright.capabilities.jobs.enqueue import Scheduled
 from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
 from tickwright.domain.errors import JobCancelled, JobFailed, Rejected
@@ -102,6 +103,20 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
         """Return an explanation of the job's status. Raises ``Rejected`` (``job_not_found``)."""
         return await self.app.explain(self.id)
 
+    async def edit(
+        self,
+        *,
+        version: int | UnsetType = UNSET,
+        payload: Any = UNSET,
+        priority: int | UnsetType = UNSET,
+        tags: Iterable[str] | UnsetType = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> "JobAction":
+        """Change the job while it is pending; see :meth:`~tickwright.Tickwright.edit`."""
+        return await self.app.edit(
+            self.id, version=version, payload=payload, priority=priority, tags=tags, metadata=metadata
+        )
+
     async def cancel(self) -> "JobAction":
         """Cancel the job. Raises ``Rejected`` (``job_not_found``, ``job_finished``)."""
         return await self.app.cancel(self.id)
@@ -137,6 +152,8 @@ class Options(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     timeout: timedelta | None = None
     expires_at: datetime | None = None
+    tags: tuple[str, ...] = ()
+    metadata: str | None = None
     connection: Any = None
 
 
@@ -169,6 +186,8 @@ class JobOptions(Generic[P, R]):
         max_attempts: int | None = None,
         timeout: Duration | None = None,
         expires_at: datetime | None = None,
+        tags: Iterable[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         connection: Any = None,
     ) -> "JobOptions[P, R]":
         """Return the job with options for its calls; options that are left out stay as they are.
@@ -181,6 +200,8 @@ class JobOptions(Generic[P, R]):
             max_attempts: 1 to 1,000; the task type's by default.
             timeout: Of one attempt; the task type's by default.
             expires_at: If it has not started by then, it is cancelled.
+            tags: At most 20 labels of 1 to 100 characters, to find it by.
+            metadata: JSON values by name, at most 16,384 bytes, to find it by.
             connection: Yours, in a transaction: the job exists if and only if it commits.
 
         Raises:
@@ -191,7 +212,8 @@ class JobOptions(Generic[P, R]):
         given = {
             "at": at, "delay": as_duration("delay", delay), "key": key, "priority": priority,
             "max_attempts": max_attempts, "timeout": as_duration("timeout", timeout), "expires_at": expires_at,
-            "connection": connection,
+            "tags": None if tags is None else as_tags(tags),
+            "metadata": None if metadata is None else metadata_json(metadata), "connection": connection,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}
         if at is not None or delay is not None:
@@ -219,6 +241,8 @@ class JobOptions(Generic[P, R]):
             given.timeout,
             given.expires_at,
             given.delay,
+            tags=given.tags,
+            metadata=given.metadata,
             returns=arguments.returns,
         )
         check_new_job(call)

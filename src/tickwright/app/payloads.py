@@ -7,7 +7,7 @@ caller alone.
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -39,6 +39,25 @@ def to_json(payload: Any) -> str:
         return _checked_json(payload)
     except RecursionError:  # from the encoder or from one of the checks
         raise Rejected("too_deep", "payload: too many levels of objects and arrays", field="payload") from None
+
+
+def as_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Return a job's tags. Raises ``Rejected`` (``invalid_tags``) where they are no texts, or one: permanent."""
+    found = (tags,) if isinstance(tags, str | bytes) else tuple(tags)
+    if isinstance(tags, str | bytes) or not all(isinstance(tag, str) for tag in found):
+        raise Rejected("invalid_tags", "tags: give a list of texts", field="tags")
+    return found
+
+
+def metadata_json(metadata: Mapping[str, Any]) -> str:
+    """Return a job's metadata as JSON text. Raises ``Rejected`` as :func:`to_json`, with ``invalid_metadata``."""
+    if not isinstance(metadata, Mapping):
+        raise Rejected("invalid_metadata", "metadata: give a mapping", field="metadata")
+    try:
+        return to_json(metadata)
+    except Rejected as error:
+        code = "invalid_metadata" if error.code == "invalid_payload" else error.code
+        raise Rejected(code, f"metadata: {error.message.removeprefix('payload: ')}", field="metadata") from None
 
 
 def _is_too_deep(raw: bytes) -> bool:

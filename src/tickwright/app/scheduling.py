@@ -1,15 +1,18 @@
 """Jobs by call: schedule them, wait for their results, read and change them. A base of the app object."""
 
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from tickwright.app.borrowed import borrow, borrow_sync, finish, schedule_through
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobCall, JobHandle, result_of
-from tickwright.app.payloads import to_json
+from tickwright.app.payloads import as_tags, metadata_json, to_json
 from tickwright.capabilities.jobs.enqueue import MANY_JOBS, Enqueuer, Scheduled
-from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
+from tickwright.capabilities.jobs.requests import JobEdit, NewJob, check_new_job, with_digest
 from tickwright.domain.errors import Rejected
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
@@ -47,9 +50,11 @@ class JobCalls:
         max_attempts: int | None = None,
         timeout: Duration | None = None,
         expires_at: datetime | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
     ) -> NewJob:
         """Return a checked job for :meth:`schedule_many`; the arguments are those of :meth:`schedule`."""
-        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at)
+        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata)
         return check_new_job(job) if key is None else with_digest(check_new_job(job))
 
     async def schedule(
@@ -64,6 +69,8 @@ class JobCalls:
         max_attempts: int | None = None,
         timeout: Duration | None = None,
         expires_at: datetime | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
         connection: Any = None,
     ) -> JobHandle[Any]:
         """Schedule one job and return its handle. On return the job is committed, or part of your transaction.
@@ -80,6 +87,8 @@ class JobCalls:
             max_attempts: 1 to 1,000; the task type's by default.
             timeout: Of one attempt; the task type's by default.
             expires_at: If it has not started by then, it is cancelled.
+            tags: At most 20 labels of 1 to 100 characters, to find it by.
+            metadata: JSON values by name, at most 16,384 bytes, to find it by.
             connection: Yours, in a transaction: asyncpg, psycopg, SQLAlchemy (asynchronous ones). The job exists if and
                 only if your transaction commits.
 
@@ -90,7 +99,7 @@ class JobCalls:
                 (retry).
             Unavailable: ``app_not_open``, outside ``async with app``.
         """
-        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at)
+        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata)
         if key is not None or max_attempts is not None:  # the enqueuer checks all other arguments
             job = check_new_job(job) if key is None else with_digest(check_new_job(job))
         return await self.schedule_call(job, connection=connection)
@@ -135,6 +144,8 @@ class JobCalls:
         max_attempts: int | None = None,
         timeout: Duration | None = None,
         expires_at: datetime | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
     ) -> JobHandle[Any]:
         """Do what :meth:`schedule` does in a synchronous program.
 
@@ -144,7 +155,7 @@ class JobCalls:
         """
         job = self.new_job(
             name, payload, at=at, delay=delay, key=key, priority=priority, max_attempts=max_attempts, timeout=timeout,
-            expires_at=expires_at,
+            expires_at=expires_at, tags=tags, metadata=metadata,
         )  # fmt: skip
         return self.schedule_call_sync(job, connection=connection)
 
@@ -216,9 +227,46 @@ class JobCalls:
             raise Rejected("execute_at_and_delay", "give at or delay, one of them", field="delay")
         return await self.service.reschedule(job_id, caller=CALLER, execute_at=at, delay=as_duration("delay", delay))
 
+    async def edit(
+        self,
+        job_id: int,
+        *,
+        version: int | UnsetType = UNSET,
+        payload: Any = UNSET,
+        priority: int | UnsetType = UNSET,
+        tags: Iterable[str] | UnsetType = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> "JobAction":
+        """Change a pending job; what is left out stays. The answer has its new ``version``.
+
+        Args:
+            job_id: Of the job.
+            version: As you read it: the job is changed only if it has this version still.
+            payload: As for ``schedule``.
+            priority: Likewise.
+            tags: All of them, instead of those that it has.
+            metadata: Likewise; ``None`` removes it.
+
+        Raises:
+            Rejected: ``version_conflict``; ``job_not_found``, ``job_not_pending``, ``job_finished``; ``empty_edit``, or
+                a value is out of bounds. Permanent.
+        """
+        edit = JobEdit(
+            version=version,
+            payload=UNSET if payload is UNSET else msgspec.Raw(to_json(payload).encode()),
+            priority=priority,
+            tags=UNSET if isinstance(tags, UnsetType) else as_tags(tags),
+            metadata=UNSET if isinstance(metadata, UnsetType) else msgspec.Raw(_metadata(metadata).encode()),
+        )
+        return await self.service.edit(job_id, edit, caller=CALLER)
+
     async def run_now(self, job_id: int) -> "JobAction":
         """Make a pending job due now. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
         return await self.service.run_now(job_id, caller=CALLER)
+
+
+def _metadata(metadata: Mapping[str, Any] | None) -> str:
+    return "null" if metadata is None else metadata_json(metadata)
 
 
 def _job(  # noqa: PLR0917  the fast path of every call
@@ -231,6 +279,8 @@ def _job(  # noqa: PLR0917  the fast path of every call
     max_attempts: int | None,
     timeout: Duration | None,
     expires_at: datetime | None,
+    tags: Iterable[str],
+    metadata: Mapping[str, Any] | None,
 ) -> NewJob:
     if at is not None and delay is not None:
         raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
@@ -245,4 +295,7 @@ def _job(  # noqa: PLR0917  the fast path of every call
         None if timeout is None else as_duration("timeout", timeout),
         expires_at,
         None if delay is None else as_duration("delay", delay),
+        None,
+        as_tags(tags) if tags else (),
+        None if metadata is None else metadata_json(metadata),
     )

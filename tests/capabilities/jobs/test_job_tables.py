@@ -13,7 +13,7 @@ OF_LIVE_JOBS = frozenset({"awaited"})
 async def test_the_fragments_name_the_columns_of_a_job_in_their_order(database_url: str) -> None:
     """A move to the history table writes every column into the column of its name."""
     pieces = load("tickwright.capabilities.jobs.sql", "fragments.sql")
-    shared = ("job_columns", "request_columns", "claim_columns")
+    shared = ("job_columns", "request_columns", "claim_columns", "detail_columns")
     fragments = with_shared(pieces, *shared, of=pieces)
     lists = fragments.keys() - {*shared, "columns", "attempt", "stopped"}
     bodies = {name: "\n".join(fragments[name].splitlines()[1:]) for name in (*lists, "columns")}

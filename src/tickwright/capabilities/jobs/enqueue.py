@@ -40,9 +40,11 @@ from tickwright.ports.caller import Caller
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_shared
 
-_SQL = load("tickwright.capabilities.jobs.sql", "enqueue.sql")
+_SQL = with_shared(
+    _FILE := load("tickwright.capabilities.jobs.sql", "enqueue.sql"), "given_columns", "given_values", of=_FILE
+)
 _log = structlog.get_logger("tickwright.jobs")
 COLLECT_MAX = 1000
 COLLECTED_S = 10.0
@@ -55,6 +57,9 @@ NO_DELAY = timedelta()
 COPY_COLUMNS = (
     "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
 )  # fmt: skip
+DETAIL_COLUMNS = ("tags", "metadata")
+"""The further columns of a COPY from the first job on that has one of them."""
+_NO_DETAILS = (None,) * len(DETAIL_COLUMNS)
 MANY_JOBS = "jobs"
 """The destination in spans of calls that schedule several jobs."""
 
@@ -246,8 +251,8 @@ class Enqueuer:
         """Schedule many jobs without keys by COPY, the fastest way, all or none; return how many.
 
         Rows are made while PostgreSQL stores earlier ones, so the slower side decides the speed, not the sum of both. A
-        task type that is not known yet ends a COPY, and so does the first job that is due at the database's now. What
-        its row lacks is read, and the next COPY continues.
+        task type that is not known yet ends a COPY, and so do the first job that is due at the database's now, and the
+        first one with tags or metadata. What its row lacks is read, and the next COPY continues, with its columns.
 
         Raises:
             Rejected: ``unknown_task_type``, ``key_in_bulk``, or a job is not within the bounds. Permanent.
@@ -258,7 +263,7 @@ class Enqueuer:
         rows = _CopyRows(jobs, self.types)
         while await rows.ready(connection):
             await connection.copy_records_to_table(
-                "scheduled_tasks", schema_name="tickwright", columns=COPY_COLUMNS, records=rows.some(COPY_ROWS)
+                "scheduled_tasks", schema_name="tickwright", columns=rows.columns, records=rows.some(COPY_ROWS)
             )
         return rows.count
 
@@ -280,7 +285,8 @@ class Enqueuer:
 
     async def _insert_plain(self, connection: Connection, pairs: Sequence[_Pair]) -> list[int]:
         columns = zip(*(_record(job, attempts) for job, attempts in pairs), strict=True)
-        return [row[0] for row in await connection.fetch(_SQL["insert_plain"], *map(list, columns))]
+        name, details = _variant("insert_plain", pairs)
+        return [row[0] for row in await connection.fetch(_SQL[name], *map(list, columns), *details)]
 
     async def _insert_keyed(
         self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None
@@ -292,7 +298,8 @@ class Enqueuer:
         columns = zip(
             *((*_record(job, attempts), job.key, job.digest) for job, attempts in first.values()), strict=True
         )
-        created = await connection.fetch(_SQL["insert_keyed"], *map(list, columns), lock_timeout)
+        name, details = _variant("insert_keyed", list(first.values()))
+        created = await connection.fetch(_SQL[name], *map(list, columns), *details, lock_timeout)
         answers: dict[str | None, Any] = {row[0]: Scheduled(row[1], created=True) for row in created}
         taken = [key for key in first if key not in answers]
         found = await _find(connection, taken)
@@ -332,7 +339,8 @@ class Enqueuer:
     async def _insert_each(self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None) -> list[Any]:
         """Insert jobs one by one in one transaction; return the job of each, or why PostgreSQL refused it."""
         columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
-        rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), lock_timeout)
+        details = [job.details for job, _ in pairs]
+        rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), details, lock_timeout)
         answers = [(job, _outcome(row)) for (job, _), row in zip(pairs, rows, strict=True)]
         found = await _find(connection, [job.key for job, answer in answers if answer is None])
         return [_of_taken(found, job) if answer is None else answer for job, answer in answers]
@@ -373,6 +381,13 @@ def _mark_repeated_keys(pairs: Sequence[_Pair], answers: list[Any], keyed: Mappi
             answers[number] = _existing(keyed[job.key].id, first.digest, job)
 
 
+def _variant(name: str, pairs: Sequence[_Pair]) -> tuple[str, list[list[str | None]]]:
+    """Return the statement for a batch, and its further arguments: jobs without details are inserted without any."""
+    if not any(job.tags or job.metadata is not None for job, _ in pairs):  # is_detailed, without its calls
+        return name, []
+    return f"{name}_detailed", [[job.details for job, _ in pairs]]
+
+
 def _record(job: NewJob, attempts: int) -> tuple[Any, ...]:
     timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
     return (
@@ -395,7 +410,13 @@ class _CopyRows:
         self._next = next(self._jobs, None)
         self._attempts: dict[str, int] = {}
         self._now: datetime | None = None
+        self._is_detailed = False
         self.count = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the next rows."""
+        return (*COPY_COLUMNS, *DETAIL_COLUMNS) if self._is_detailed else COPY_COLUMNS
 
     async def ready(self, connection: Connection) -> bool:
         """Read what the next row lacks; return whether there is one."""
@@ -406,6 +427,7 @@ class _CopyRows:
             self._attempts[job.task_type] = (await self._types.get(job.task_type)).max_attempts
         if job.execute_at is None and self._now is None:
             self._now = await connection.fetchval(_SQL["now"])
+        self._is_detailed = self._is_detailed or job.is_detailed
         return True
 
     def some(self, rows_max: int) -> Iterator[tuple[Any, ...]]:
@@ -417,11 +439,12 @@ class _CopyRows:
                 raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
             attempts = self._attempts_of(job.task_type)
             execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
-            if attempts is None or execute_at is None:
+            more = (job.tags or None, job.metadata) if job.tags or job.metadata is not None else None
+            if attempts is None or execute_at is None or (more and not self._is_detailed):
                 return
             timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
             self.count += 1
-            yield (
+            row = (
                 execute_at,
                 job.task_type,
                 job.payload,
@@ -431,6 +454,7 @@ class _CopyRows:
                 job.expires_at,
                 self._traceparent or job.traceparent,
             )
+            yield (*row, *(more or _NO_DETAILS)) if self._is_detailed else row
             self._next = next(self._jobs, None)
 
     def _attempts_of(self, name: str) -> int | None:

@@ -120,6 +120,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
         execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
         due_s: When this attempt is due.
         expires_s: From this instant on it must not start.
+        details: Its tags and metadata as JSON; ``None`` where it has neither.
     """
 
     id: int
@@ -134,6 +135,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
     due_s: float
     expires_s: float | None
     traceparent: str | None
+    details: str | None = None
 
 
 class _Reporter(Protocol):
@@ -186,6 +188,19 @@ class Job:
     def payload(self) -> Any:
         """The payload, decoded."""
         return msgspec.json.decode(self.row.payload)
+
+    @property
+    def tags(self) -> list[str]:
+        """The job's tags, in the order in which they were given."""
+        return self._details().get("tags") or []
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The job's metadata, decoded; empty without any."""
+        return self._details().get("metadata") or {}
+
+    def _details(self) -> dict[str, Any]:
+        return {} if self.row.details is None else msgspec.json.decode(self.row.details)
 
     @property
     def attempt(self) -> int:

@@ -5,7 +5,7 @@ Tickwright (``status``, ``attempts``, ``fence``) is refused as ``unknown_field``
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar
@@ -34,6 +34,11 @@ WRITTEN_BYTES_MAX = 1_048_576
 DIGITS_MAX = 309
 EXPONENTS_FROM = WRITTEN_BYTES_MAX // DIGITS_MAX * len("1e300,")
 KEY_LENGTH_MAX = 255
+TAGS_MAX, TAG_CHARS_MAX = 20, 100
+METADATA_BYTES_MAX = 16_384
+METADATA_FILTERS_MAX, METADATA_TEXT_MAX = 5, 400
+METADATA_WRITTEN_MAX = 32_768
+"""As PostgreSQL writes it: with blanks, and 1e300 with 301 digits."""
 PRIORITY_MAX = 100
 ATTEMPTS_MAX = 1000
 TIMEOUT_MAX = timedelta(days=1)
@@ -57,6 +62,8 @@ class NewJob(msgspec.Struct, frozen=True):
         key: Idempotency key, unique among the jobs of the last days.
         digest: Digest of the request; detects the same key with another request.
         traceparent: The trace that it belongs to; the :class:`Enqueuer` sets it from its caller's trace.
+        tags: Labels to find it by, different ones; empty without any.
+        metadata: The JSON text of an object, to find it by; ``None`` without one.
     """
 
     task_type: str
@@ -70,6 +77,23 @@ class NewJob(msgspec.Struct, frozen=True):
     expires_at: datetime | None = None
     delay: timedelta | None = None
     traceparent: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: str | None = None
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether it has anything that most jobs have not, and that only other statements insert."""
+        return self.metadata is not None or bool(self.tags)
+
+    @property
+    def details(self) -> str | None:
+        """What most jobs have not, as JSON text; ``None`` for most jobs."""
+        if not self.is_detailed:
+            return None
+        given: dict[str, Any] = {"tags": self.tags} if self.tags else {}
+        if self.metadata is not None:
+            given["metadata"] = msgspec.Raw(self.metadata.encode())
+        return msgspec.json.encode(given).decode()
 
 
 J = TypeVar("J", bound=NewJob)
@@ -98,7 +122,29 @@ def check_new_job(job: J) -> J:
         raise Rejected("invalid_timeout", "timeout: 1 ms to 1 day", field="timeout")
     _check_instant("execute_at", job.execute_at)
     _check_instant("expires_at", job.expires_at)
+    if job.tags:
+        check_tags(job.tags)
+    if job.metadata is not None:
+        check_metadata(job.metadata)
     return job
+
+
+def check_tags(tags: Sequence[str]) -> None:
+    """Refuse tags that no job may have. Raises ``Rejected`` (``invalid_tags``): permanent."""
+    fit = len(tags) <= TAGS_MAX and len(set(tags)) == len(tags)
+    if not (fit and all(1 <= len(tag) <= TAG_CHARS_MAX and storable(tag) == tag for tag in tags)):
+        text = f"tags: at most {TAGS_MAX}, different ones, each of 1 to {TAG_CHARS_MAX} characters without NUL"
+        raise Rejected("invalid_tags", text, field="tags")
+
+
+def check_metadata(metadata: str) -> None:
+    """Refuse metadata that no job may have. Raises ``Rejected`` (``invalid_metadata``, ``metadata_too_large``)."""
+    if not metadata.lstrip().startswith("{"):
+        raise Rejected("invalid_metadata", "metadata: a JSON object", field="metadata")
+    written = len(metadata) * 3 // 2 + len(_EXPONENT.findall(metadata)) * DIGITS_MAX
+    if len(metadata.encode()) > METADATA_BYTES_MAX or written > METADATA_WRITTEN_MAX:
+        text = f"metadata: at most {METADATA_BYTES_MAX} bytes, and no hundred numbers such as 1e300"
+        raise Rejected("metadata_too_large", text, status=413, field="metadata")
 
 
 def _is_too_long(payload: str) -> bool:
@@ -127,6 +173,18 @@ RatePerS = Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)]
 BulkLimit = Annotated[int, Meta(ge=1, le=1000)]
 CursorText = Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)]
 Key = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)]
+Tags = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=TAG_CHARS_MAX)]],
+    Meta(max_length=TAGS_MAX, extra_json_schema={"uniqueItems": True}, examples=[["nightly", "eu"]]),
+]
+Metadata = Annotated[
+    dict[str, Any], Meta(description=f"A JSON object, at most {METADATA_BYTES_MAX} bytes", examples=[{"tenant": "a"}])
+]
+FilterTags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=TAG_CHARS_MAX)]], Meta(max_length=TAGS_MAX)]
+FilterMetadata = Annotated[
+    list[Annotated[str, Meta(max_length=METADATA_TEXT_MAX, examples=["tenant=a"])]],
+    Meta(max_length=METADATA_FILTERS_MAX),
+]
 Shift = Annotated[
     str,
     Meta(
@@ -149,6 +207,8 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_attempts: Attempts | None = None
     timeout: DurationText | None = None
     expires_at: InstantText | None = None
+    tags: Tags = []
+    metadata: Metadata | None = None
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -163,6 +223,8 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_attempts: int | None = None
     timeout: str | None = None
     expires_at: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decoder = msgspec.json.Decoder(_Wire)
@@ -217,6 +279,8 @@ def read_job(
             timeout=None if wire.timeout is None else parse_duration(wire.timeout, field="timeout"),
             expires_at=_instant(wire.expires_at, "expires_at"),
             delay=_delay(wire),
+            tags=wire.tags,
+            metadata=object_text(wire.metadata),
         )
     )
     if now is not None:
@@ -224,13 +288,26 @@ def read_job(
     return job if job.key is None else with_digest(job)
 
 
+def object_text(value: msgspec.Raw) -> str | None:
+    """Return the JSON text of an optional object of a request; ``null`` is none."""
+    text = bytes(value).decode()
+    return None if text == "null" else text
+
+
 def with_digest(job: J) -> J:
-    """Return ``job`` with the digest of its request, which detects its key on another request."""
-    canonical = msgspec.json.encode(msgspec.json.decode(job.payload), order="deterministic")
+    """Return ``job`` with the digest of its request, which detects its key on another request.
+
+    Jobs without details have the digests of the releases that had none.
+    """
     digest = digest_of(
-        job.task_type, canonical, job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout, job.expires_at
-    )
+        job.task_type, _canonical(job.payload), job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout,
+        job.expires_at, *([_canonical(job.metadata or "null"), *sorted(job.tags)] if job.is_detailed else ()),
+    )  # fmt: skip
     return msgspec.structs.replace(job, digest=digest)
+
+
+def _canonical(text: str) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(text), order="deterministic")
 
 
 def key_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -282,6 +359,54 @@ class RescheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     delay: DurationText | None = None
 
 
+class EditRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Changes of a pending job; a field that is left out keeps its value, and ``null`` removes ``metadata``.
+
+    ``version`` is that of the job as the client read it. If the job has another version by now, nothing changes.
+    """
+
+    version: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
+    payload: Annotated[Any, Meta(description=f"Any JSON, at most {PAYLOAD_BYTES_MAX} bytes")] | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] | UnsetType = UNSET
+    tags: Tags | UnsetType = UNSET
+    metadata: Metadata | UnsetType | None = UNSET
+
+
+class JobEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """:class:`EditRequest` as it is decoded, without bounds, as :class:`NewJob` has its values; ``check`` has those."""
+
+    version: int | UnsetType = UNSET
+    payload: msgspec.Raw | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
+    metadata: msgspec.Raw | UnsetType = UNSET
+
+    def changes(self) -> dict[str, Any]:
+        """Return what it changes: JSON as text, no metadata as ``None``.
+
+        Raises:
+            Rejected: ``empty_edit``, or a value is out of bounds, as for a new job. Permanent.
+        """
+        given = {name: getattr(self, name) for name in EDITED if getattr(self, name) is not UNSET}
+        if not given:
+            raise Rejected("empty_edit", f"say what to change: {', '.join(EDITED)}")
+        if "payload" in given:
+            given["payload"] = bytes(given["payload"]).decode()
+        if "metadata" in given:
+            given["metadata"] = object_text(given["metadata"])
+        check_new_job(NewJob("any", **given))
+        return given
+
+
+EDITED = ("payload", "priority", "tags", "metadata")
+_edit_decoder = msgspec.json.Decoder(JobEdit)
+
+
+def read_edit(body: bytes) -> JobEdit:
+    """Return the edit that ``body`` asks for. Raises ``Rejected``: syntax and unknown fields 400, values 422."""
+    return strict_json.decode(body, _edit_decoder)
+
+
 class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The jobs that an action applies to; at least one field must select them.
 
@@ -296,6 +421,8 @@ class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     execute_to: InstantText | None = None
     idempotency_key: Key | None = None
     text: Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)] | None = None
+    tag: FilterTags = []
+    metadata: FilterMetadata = []
     limit: BulkLimit = 1000
     cursor: CursorText | None = None
     dry_run: bool = False

@@ -30,7 +30,10 @@ from tickwright.capabilities.jobs.admin.views import (
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     KEY_PATTERN,
+    METADATA_FILTERS_MAX,
+    TAGS_MAX,
     TEXT_CHARS_MAX,
+    EditRequest,
     FilterRequest,
     JobRequest,
     MoveRequest,
@@ -40,6 +43,7 @@ from tickwright.capabilities.jobs.requests import (
     TaskTypeChange,
     TaskTypeRequest,
     key_of,
+    read_edit,
 )
 from tickwright.capabilities.jobs.results import JobState
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
@@ -155,6 +159,15 @@ Text = Annotated[
     str | None,
     Query(max_length=TEXT_CHARS_MAX, description="Part of the key, the last error or the payload, in whatever case"),
 ]
+WithTags = Annotated[
+    list[str] | None, Query(max_length=TAGS_MAX, description="Has this tag; repeat it for all of several")
+]
+WithMetadata = Annotated[
+    list[str] | None,
+    Query(
+        max_length=METADATA_FILTERS_MAX, description="`key=value` of its metadata: a text, number, true, false or null"
+    ),
+]
 Worker = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Held by this session now")]
 
 
@@ -169,6 +182,8 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         execute_to: Instant = None,
         idempotency_key: KeyText = None,
         text: Text = None,
+        tag: WithTags = None,
+        metadata: WithMetadata = None,
         worker: Worker = None,
         cursor: Cursor = None,
         limit: Limit = 50,
@@ -177,7 +192,7 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
 
         A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
         """
-        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
+        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), worker)
         return answer(await service.list(ListQuery.of(which, cursor, limit)))
 
     @router.get("/v1/jobs:counts", tags=["jobs"], dependencies=viewer, **answers(JobCounts))
@@ -188,13 +203,15 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         execute_to: Instant = None,
         idempotency_key: KeyText = None,
         text: Text = None,
+        tag: WithTags = None,
+        metadata: WithMetadata = None,
         worker: Worker = None,
     ) -> Response:
         """Count jobs by state, with the filters of the list.
 
         Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
         """
-        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
+        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), worker)
         return answer(await service.count(which))
 
     @router.get("/v1/jobs/{job_id}/explain", tags=["jobs"], dependencies=viewer, **answers(Explanation))
@@ -261,6 +278,15 @@ async def _unless_gone(request: Request, waiting: Coroutine[Any, Any, JobState |
 
 def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.patch("/v1/jobs/{job_id}", tags=["jobs"], **answers(JobAction), **accepts(EditRequest))
+    async def edit_job(request: Request, job_id: Id, caller: operator) -> Response:
+        """Change the payload, priority, tags or metadata of a pending job.
+
+        409 `version_conflict` when its `version` is not the one sent; a claim is a new version, too.
+        """
+        edit = read_edit(await gate.read_bytes(request))
+        return answer(await service.edit(job_id, edit, caller=caller))
 
     @router.post("/v1/jobs/{job_id}/cancel", tags=["jobs"], **answers(JobAction, 200, 202))
     async def cancel_job(job_id: Id, caller: operator) -> Response:
@@ -381,6 +407,7 @@ def _filter(  # noqa: PLR0917
     execute: tuple[str | None, str | None],
     idempotency_key: str | None,
     text: str | None,
+    details: tuple[list[str] | None, list[str] | None],
     worker: int | None,
 ) -> JobFilter:
     return JobFilter(
@@ -390,6 +417,8 @@ def _filter(  # noqa: PLR0917
         execute_to=instant_of(execute[1], "execute_to"),
         idempotency_key=idempotency_key,
         text=text or None,
+        tags=tuple(details[0] or ()),
+        metadata=tuple(details[1] or ()),
         worker=worker,
         in_payload=sight().data,
         in_addresses=sight().whole,
@@ -434,6 +463,8 @@ def _call(body: FilterRequest, caller: Caller) -> BulkCall:
         statuses=tuple(sorted(set(body.status))),
         idempotency_key=body.idempotency_key,
         text=body.text,
+        tags=tuple(body.tag),
+        metadata=tuple(body.metadata),
         in_payload=sees_user_data(),
     )
     return BulkCall(which, caller, body.limit, body.cursor, body.dry_run)

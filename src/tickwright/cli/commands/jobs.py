@@ -11,7 +11,7 @@ import typer
 
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.cli.kit.files import Upload, import_file
-from tickwright.cli.kit.gateway import ask, given
+from tickwright.cli.kit.gateway import ask, given, named_values
 from tickwright.cli.kit.output import (
     At,
     Cursor,
@@ -37,6 +37,11 @@ Status = Annotated[list[JobStatus] | None, typer.Option(help="Only with this sta
 OfType = Annotated[str | None, typer.Option("--type", help="Only of this task type.")]
 KeyOf = Annotated[str | None, typer.Option("--key", help="Only the job with this idempotency key.")]
 Text = Annotated[str | None, typer.Option(help="Only with this text in the key, the last error or the payload.")]
+WithTag = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag. Repeatable: with all of them.")]
+WithMetadata = Annotated[
+    list[str] | None,
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Only with this value in the metadata. Repeatable."),
+]
 Command = Callable[..., None]
 
 
@@ -51,6 +56,8 @@ class Which:
     until: Until = None
     key: KeyOf = None
     text: Text = None
+    tag: WithTag = None
+    metadata: WithMetadata = None
 
     def named(self) -> dict[str, Any]:
         """Return the given options under their names in the API."""
@@ -62,6 +69,8 @@ class Which:
             "execute_to": self.until,
             "idempotency_key": self.key,
             "text": self.text,
+            "tag": self.tag,
+            "metadata": self.metadata,
         }
         return {name: value for name, value in given.items() if value}
 
@@ -90,6 +99,11 @@ def takes_which(*, without: Collection[str] = ()) -> Callable[[Command], Command
 
 app = typer.Typer(help="One-shot jobs.", no_args_is_help=True, rich_markup_mode=None)
 One = Annotated[int | None, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The job's id.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="A label to find it by. Repeatable.")]
+Metadata = Annotated[
+    list[str] | None,
+    typer.Option("--metadata", metavar="NAME=TEXT|NAME:=JSON", help="A value to find it by. Repeatable."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change none.")]
 COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "error_message")
 
@@ -117,6 +131,8 @@ def schedule(
     expires_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Cancel the job when it has not started by then.")
     ] = None,
+    tag: Tags = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Schedule one job. Without --at or --in it is due at once."""
@@ -130,6 +146,8 @@ def schedule(
         max_attempts=max_attempts,
         timeout=timeout,
         expires_at=expires_at,
+        tags=tag,
+        metadata=named_values("--metadata", metadata) if metadata else None,
     )
     made = ask("POST", "/jobs", body=body)
     show_answer(
@@ -183,6 +201,38 @@ def explain(job_id: JobId, as_json: Json = False) -> None:
     """Explain the status of a job."""
     answer = ask("GET", f"/jobs/{job_id}/explain")
     show_explanation(answer, as_json=as_json)
+
+
+@app.command()
+def edit(
+    job_id: JobId,
+    payload: Annotated[str | None, typer.Argument(help="A new payload, as JSON.")] = None,
+    priority: Annotated[int | None, typer.Option(help="-100 to 100; higher ones are first.")] = None,
+    tag: Tags = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="Remove all tags.")] = False,
+    metadata: Metadata = None,
+    no_metadata: Annotated[bool, typer.Option("--no-metadata", help="Remove the metadata.")] = False,
+    if_version: Annotated[
+        int | None, typer.Option(min=1, metavar="VERSION", help="Change nothing if the job has another version by now.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Change a pending job. Tags and metadata replace those that it has."""
+    if (tag and no_tags) or (metadata and no_metadata):
+        raise typer.BadParameter("give --tag or --no-tags, and --metadata or --no-metadata")
+    body = given(
+        version=if_version,
+        payload=None if payload is None else payload_of(payload),
+        priority=priority,
+        tags=[] if no_tags else tag or None,
+        metadata=named_values("--metadata", metadata) if metadata else None,
+    )
+    if payload is not None and body.get("payload") is None:
+        body["payload"] = None
+    if no_metadata:
+        body["metadata"] = None
+    done = ask("PATCH", f"/jobs/{job_id}", body=body)
+    show_answer(done, as_json=as_json, sentence=lambda d: f"job {d['id']} is edited: version {d['version']}")
 
 
 @app.command()

@@ -3,14 +3,14 @@
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tickwright.cli.kit.files import download as download_file
-from tickwright.cli.kit.gateway import Gateway, ask, given, with_gateway
+from tickwright.cli.kit.gateway import Gateway, ask, given, named_values, with_gateway
 from tickwright.cli.kit.output import (
     Cursor,
     Json,
@@ -66,7 +66,7 @@ def request(
     """Request a report. If the requester has an equal one in progress, that one is returned."""
     body = given(
         type=kind,
-        conditions={**read_conditions(conditions), **conditions_of(condition or ())},
+        conditions={**read_conditions(conditions), **named_values("--condition", condition or ())},
         format=form,
         requester=requester,
         department=department,
@@ -147,23 +147,6 @@ def download(report_id: ReportId, output: Output = None, as_json: Json = False) 
     """Download a report's file. It gets its name only after it is checked."""
     done = with_gateway(lambda gateway: download_file(gateway, report_id, output))
     show_answer(done, as_json=as_json, sentence=_fetched)
-
-
-def conditions_of(words: Sequence[str]) -> dict[str, Any]:
-    """Parse ``name=text`` and ``name:=json``. Raises ``Rejected`` (``wrong_argument``): permanent."""
-    found: dict[str, Any] = {}
-    for word in words:
-        name, sign, value = word.partition("=")
-        if not sign or not name.strip(":"):
-            raise Rejected("wrong_argument", f"--condition {word}: write NAME=TEXT, or NAME:=JSON")
-        if not name.endswith(":"):
-            found[name] = value
-            continue
-        try:
-            found[name[:-1]] = json.loads(value)
-        except ValueError as error:
-            raise Rejected("wrong_argument", f"--condition {name[:-1]}: not JSON: {error}") from None
-    return found
 
 
 def read_conditions(file: str | None) -> dict[str, Any]:

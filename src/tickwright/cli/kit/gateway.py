@@ -7,6 +7,7 @@ anyway.
 
 import asyncio
 import getpass
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -112,6 +113,23 @@ def api_path(collection: str, argument: str, name: str) -> str:
 def given(**fields: Any) -> dict[str, Any]:
     """Return the fields that have a value, for the body of a request."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def named_values(option: str, words: Sequence[str]) -> dict[str, Any]:
+    """Parse ``name=text`` and ``name:=json``. Raises ``Rejected`` (``wrong_argument``): permanent."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name.strip(":"):
+            raise Rejected("wrong_argument", f"{option} {word}: write NAME=TEXT, or NAME:=JSON")
+        if not name.endswith(":"):
+            found[name] = value
+            continue
+        try:
+            found[name[:-1]] = json.loads(value)
+        except ValueError as error:
+            raise Rejected("wrong_argument", f"{option} {name[:-1]}: not JSON: {error}") from None
+    return found
 
 
 async def put_changes(

@@ -1,10 +1,13 @@
 """Searches for jobs with bounded rows and time; each search returns its position.
 
 An index on a job's text, its state, or its time with its type would cost too much at every claim. So a search walks the
-primary keys and stops after ``READ_MAX`` rows or ``READ_TIME``. The caller continues from there with a cursor. Three
-shortcuts avoid the walk: ids, a type with few live jobs, the jobs of one worker.
+primary keys and stops after ``READ_MAX`` rows or ``READ_TIME``. The caller continues from there with a cursor. Four
+shortcuts avoid the walk: ids, a type with few live jobs, the jobs of one worker, and tags or metadata that few jobs
+have. Tables of days before revision 0037 have no index of tags, so these are walked.
 """
 
+import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -13,8 +16,9 @@ from typing import Any, TypeVar
 import asyncpg
 
 from tickwright.capabilities.jobs.queries import with_claim_ranges
+from tickwright.capabilities.jobs.requests import METADATA_FILTERS_MAX, METADATA_TEXT_MAX, check_tags
 from tickwright.capabilities.jobs.states import JobStatus
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.masking import SEPARATOR
 from tickwright.store.paging import LIMIT_DEFAULT, fetch_page
 from tickwright.store.pool import Pool
@@ -41,6 +45,8 @@ class JobFilter:
         execute_to: Exclusive.
         statuses: Empty is all.
         text: A part of the key, the last error or the payload's JSON, in any case.
+        tags: All of them are among the job's tags.
+        metadata: ``key=value`` of the metadata's first level, all of them; see :func:`metadata_path`.
         worker: The session that holds the job now.
         in_payload: Whether ``text`` is searched in payloads, too; not for callers that may not read them.
         in_addresses: Whether it is searched behind the hosts of addresses, too; likewise.
@@ -53,6 +59,8 @@ class JobFilter:
     statuses: tuple[JobStatus, ...] = ()
     idempotency_key: str | None = None
     text: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
     worker: int | None = None
     in_payload: bool = True
     in_addresses: bool = True
@@ -65,7 +73,7 @@ class JobFilter:
         """
         if not self.shown():
             raise Rejected(
-                "empty_filter", "say which jobs: ids, task_type, status, execute_from, execute_to, text or a key"
+                "empty_filter", "say which jobs: ids, task_type, status, execute_from, execute_to, text, a tag or a key"
             )
         check_many(limit)
 
@@ -78,6 +86,23 @@ class JobFilter:
     def listing(self) -> tuple[Any, ...]:
         """Return every field; a cursor is bound to them."""
         return tuple(getattr(self, field.name) for field in fields(JobFilter))
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether only jobs with tags or metadata can match."""
+        return bool(self.tags or self.metadata)
+
+    def details(self) -> tuple[list[str] | None, str | None]:
+        """Return the tags and the metadata to search for, as the queries take them.
+
+        Raises:
+            Rejected: ``invalid_tags``, ``invalid_metadata``; ``payload_hidden`` (403): the caller may not see it.
+                Permanent.
+        """
+        check_tags(self.tags)
+        if self.metadata and not self.in_payload:
+            raise Rejected("payload_hidden", "metadata is data of users, which your role does not see", status=403)
+        return list(self.tags) or None, metadata_path(self.metadata) if self.metadata else None
 
     def wants(self, some: frozenset[JobStatus]) -> bool:
         """Whether a job in one of these states could match."""
@@ -149,7 +174,7 @@ class JobQuery:
         which = self.which
         return (
             [str(status) for status in which.statuses] or None, which.task_type, which.execute_from, which.execute_to,
-            which.patterns(), self.action, self.as_of, self.target,
+            which.patterns(), self.action, self.as_of, self.target, *which.details(),
         )  # fmt: skip
 
 
@@ -200,7 +225,10 @@ class JobSearch:
         which = query.which
         source = _SearchSource(_LIVE, await self._narrowed(which))
         if set(which.statuses) == FAILED:
-            source = _SearchSource(_DEAD, None if which.ids is None else list(which.ids))
+            ids = list(which.ids) if which.ids is not None else None
+            if ids is None and which.is_detailed:
+                ids = await self._detailed(which, [_DEAD])
+            source = _SearchSource(_DEAD, ids)
         return await self._search("search_oldest", query, source, after, limit)
 
     async def count(self, which: JobFilter) -> SearchCounts:
@@ -222,6 +250,8 @@ class JobSearch:
             return [_SearchSource(_FAMILY, list(which.ids))]
         if which.worker is not None or set(which.statuses) == RUNNING:
             return [_SearchSource(_LIVE, await self._narrowed(which))]
+        if which.is_detailed and (detailed := await self._detailed_sources(which)) is not None:
+            return detailed
         few = await self._narrowed(which) if which.task_type is not None and which.wants(LIVE) else None
         if few is None:
             source = await self._source(which)
@@ -231,6 +261,27 @@ class JobSearch:
         live = [_SearchSource(_LIVE, few)]
         return [*live, _SearchSource(source, rows_max=READ_MAX - len(few))] if source else live
 
+    async def _detailed_sources(self, which: JobFilter) -> list[_SearchSource] | None:
+        """Return the jobs that the indexes of tags and metadata have, and tables without one; ``None``: too many."""
+        tables = await self._tables(which)
+        found = await self._detailed(which, [name for name, indexed in tables if indexed])
+        if found is None:
+            return None
+        walked = _union([name for name, indexed in tables if not indexed])
+        return [_SearchSource(_FAMILY, found), *([_SearchSource(walked)] if walked else [])]
+
+    async def _detailed(self, which: JobFilter, tables: Sequence[str]) -> list[int] | None:
+        """Return the jobs of these tables with the tags and metadata, where few have them and they are soon found."""
+        tags, metadata = which.details()
+        sql = details_sql(which, tables)
+        try:
+            async with self._pool.acquire() as connection, connection.transaction(readonly=True):
+                await connection.execute(SEARCHES["bound_detailed"], f"{READ_TIME // timedelta(milliseconds=1)}ms")
+                rows = await connection.fetch(sql, tags, metadata, FEW_MAX + 1) if sql else []
+        except asyncpg.QueryCanceledError:
+            return None
+        return [row["id"] for row in rows] if len(rows) <= FEW_MAX else None
+
     async def _narrowed(self, which: JobFilter) -> list[int] | None:
         """Return the ids of the only live jobs that can match, where an index has them; else ``None``."""
         if which.ids is not None and which.worker is None:
@@ -238,6 +289,8 @@ class JobSearch:
         if which.worker is not None or set(which.statuses) == RUNNING:
             rows = await fetch_page(self._pool, SEARCHES["held_by"], which.worker, READ_MAX, COUNT_MAX)
             return [row["id"] for row in rows if which.ids is None or row["id"] in which.ids]
+        if which.is_detailed and (found := await self._detailed(which, [_LIVE])) is not None:
+            return found
         if which.task_type is None:
             return None
         rows = await fetch_page(self._pool, SEARCHES["of_type"], which.task_type, FEW_MAX + 1)
@@ -247,12 +300,15 @@ class JobSearch:
         """Return the smallest part of the family of tables that can have matches; empty when there is none."""
         if which.wants(LIVE) and which.wants(FAILED) and which.wants(DONE):
             return _FAMILY
-        tables = [name for name, states in ((_LIVE, LIVE), (_DEAD, FAILED)) if which.wants(states)]
+        return _union([name for name, _ in await self._tables(which)])
+
+    async def _tables(self, which: JobFilter) -> list[tuple[str, bool]]:
+        """Return the tables that can have matches, and whether each has an index of tags and metadata."""
+        tables = [(name, True) for name, states in ((_LIVE, LIVE), (_DEAD, FAILED)) if which.wants(states)]
         if which.wants(DONE):
-            tables += [f"tickwright.{row['relname']}" for row in await self._pool.fetch(SEARCHES["days"])]
-        if len(tables) < 2:
-            return "".join(tables)
-        return "({})".format(" UNION ALL ".join(SEARCHES["whole"].format(source=table) for table in tables))
+            days = await self._pool.fetch(SEARCHES["days"])
+            tables += [(f"tickwright.{row['relname']}", row["indexed"]) for row in days]
+        return tables
 
     async def _newest(self, which: JobFilter, before: int, limit: int) -> SearchPage:
         sources, query = await self._sources(which), JobQuery(which)
@@ -272,6 +328,10 @@ class JobSearch:
         if which.ids is not None or which.worker is not None:
             ids = await self._narrowed(which) or []
             return SearchCounts(counts | await self.status_of(JobQuery(which), ids), frozenset())
+        if which.is_detailed and (sources := await self._detailed_sources(which)) is not None:
+            walked = {str(state) for state in DONE} if len(sources) > 1 else set()
+            counts |= await self.status_of(JobQuery(which), sources[0].ids or [])
+            return SearchCounts(counts, frozenset(walked & wanted))
         for states, count in ((LIVE, self._count_live), (FAILED, self._count_walk), (DONE, self._count_walk)):
             if which.wants(states):
                 found = await count(which, states)
@@ -298,6 +358,47 @@ class JobSearch:
         is_whole = seen < COUNT_MAX and sum(row["searched"] for row in rows) == seen
         counts = {row["status"]: row["jobs"] for row in rows}
         return SearchCounts(counts, frozenset() if is_whole else frozenset(map(str, states)))
+
+
+def details_sql(which: JobFilter, tables: Sequence[str]) -> str:
+    """Return the statement that reads the indexes of tags and metadata of some tables; empty without any."""
+    parts = {"has_tags": SEARCHES["has_tags" if which.tags else "any_tags"]}
+    parts["has_metadata"] = SEARCHES["has_metadata" if which.metadata else "any_metadata"]
+    return " UNION ALL ".join(SEARCHES["detailed"].format(source=table, **parts) for table in tables)
+
+
+def _union(tables: Sequence[str]) -> str:
+    """Return tables as one source; empty without any."""
+    if len(tables) < 2:
+        return "".join(tables)
+    return "({})".format(" UNION ALL ".join(SEARCHES["whole"].format(source=table) for table in tables))
+
+
+_SCALAR = re.compile(r"true|false|null|-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?")
+
+
+def metadata_path(filters: Sequence[str]) -> str:
+    """Return the JSON path for ``key=value`` filters, all of which have to match.
+
+    The value is that text, or the number, ``true``, ``false`` or ``null`` that it spells.
+
+    Raises:
+        Rejected: ``invalid_metadata``: no ``=``, no key, too long, or more than five. Permanent.
+    """
+    if len(filters) > METADATA_FILTERS_MAX:
+        raise Rejected("invalid_metadata", f"metadata: at most {METADATA_FILTERS_MAX} values", field="metadata")
+    return f"strict {' && '.join(map(_condition, filters))}"
+
+
+def _condition(text: str) -> str:
+    key, sign, value = text.partition("=")
+    if not sign or not key or len(text) > METADATA_TEXT_MAX or storable(text) != text:
+        raise Rejected(
+            "invalid_metadata", f"metadata: key=value, at most {METADATA_TEXT_MAX} characters", field="metadata"
+        )
+    place = f"$.{json.dumps(key)}"
+    scalar = f" || {place} == {value}" if _SCALAR.fullmatch(value) else ""
+    return f"({place} == {json.dumps(value)}{scalar})"
 
 
 async def _again_where_dropped(search: Callable[[], Awaitable[T]]) -> T:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
+from msgspec import UNSET
 
 from tickwright.capabilities.jobs.admin.bulk_actions import JobBulkActions, cancel, refused
 from tickwright.capabilities.jobs.admin.dead_letters import DeadLetterAdmin, revive
@@ -36,7 +37,7 @@ from tickwright.capabilities.jobs.admin.views import (
     job_view,
 )
 from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
-from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
+from tickwright.capabilities.jobs.requests import BOUNDS, EDITED, JobEdit, ScheduleBounds, read_job
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
 from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.domain.errors import Rejected
@@ -139,6 +140,35 @@ class JobService:
         """Make a pending job due now. Errors as :meth:`reschedule`."""
         return await self._move(job_id, caller, "run_now", None, timedelta())
 
+    async def edit(self, job_id: int, edit: JobEdit, *, caller: Caller) -> JobAction:
+        """Change the payload, priority, tags or metadata of a pending job; a worker that claims it then gets these.
+
+        Raises:
+            Rejected: ``version_conflict`` (409) with the present ``version``: read the job again. ``job_not_pending``
+                or ``job_finished`` (409); ``empty_edit``, and what a new job is refused for. Permanent.
+        """
+        changes = edit.changes()
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, job_id)
+            if before["status"] != JobStatus.PENDING:
+                raise _wrong_state("job_not_pending", job_id, before["status"])
+            if edit.version is not UNSET and edit.version != before["version"]:
+                text = f"job {job_id} was changed since version {edit.version}; it has version {before['version']} now"
+                raise Rejected("version_conflict", text, status=409, version=before["version"])
+            values = [changes.get(name) or None if name == "tags" else changes.get(name) for name in EDITED]
+            try:
+                version = await connection.fetchval(
+                    QUERIES["edit"], job_id, *(name in changes for name in EDITED), *values
+                )
+            except asyncpg.CheckViolationError as error:
+                raise refused(error) from error
+            former = {"version": before["version"], "priority": before["priority"], "tags": before["tags"]}
+            shown = {name: list(changes[name]) if name == "tags" else changes[name] for name in changes.keys() & _SHOWN}
+            await _audit(
+                connection, caller, "edit", job_id, former, {"version": version, "edited": list(changes)} | shown
+            )
+        return JobAction(job_id, JobStatus.PENDING, "edited", version=version)
+
     async def retry(self, job_id: int, *, caller: Caller) -> JobAction:
         """Run a failed job again: same id, all its attempts, due now; its fence keeps rising.
 
@@ -187,6 +217,10 @@ class JobService:
         return row
 
 
+_SHOWN = frozenset({"priority", "tags"})
+"""What the audit trail shows of an edit; payloads and metadata are user data."""
+
+
 async def _audit(  # noqa: PLR0917  the columns of the row
     connection: Connection, caller: Caller, action: str, job_id: int, before: Any, after: Any
 ) -> None:
@@ -200,7 +234,7 @@ def _not_found(job_id: int) -> Rejected:
 def _wrong_state(code: str, job_id: int, status: str) -> Rejected:
     reasons = {
         "job_finished": "it is finished",
-        "job_not_pending": "only a pending job can be moved",
+        "job_not_pending": "only a pending job can be moved or edited",
         "job_not_failed": "only a failed job can be retried",
     }
     if code == "job_not_pending" and status in FINAL:

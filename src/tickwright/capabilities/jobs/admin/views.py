@@ -21,7 +21,10 @@ T = TypeVar("T")
 
 
 class JobView(msgspec.Struct, kw_only=True):
-    """A job in a list; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`."""
+    """A job in a list; ``payload``, ``metadata``, ``result`` and ``progress`` are in :class:`JobDetail`.
+
+    ``version`` rises with each claim and each edit.
+    """
 
     id: int
     task_type: str
@@ -43,6 +46,8 @@ class JobView(msgspec.Struct, kw_only=True):
     cancel_requested_at: datetime | None
     fence: int
     worker: int | None
+    tags: list[str]
+    version: int
 
 
 class AttemptView(msgspec.Struct):
@@ -69,8 +74,9 @@ class JobDetail(JobView, UserData, kw_only=True):
     ``traceparent``, its trace, has only ids, so every role sees it; an invalid one is not shown.
     """
 
-    USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "result", "progress")
+    USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "metadata", "result", "progress")
     payload: Any
+    metadata: Any
     result: Any
     progress: Any
     attempt_log: list[AttemptView] = []
@@ -113,13 +119,14 @@ class JobAction(msgspec.Struct):
     """The result of an action.
 
     ``outcome`` is ``cancelled`` (it never starts), ``requested`` (its worker was asked to stop it), ``rescheduled``,
-    ``run_now`` or ``retried``.
+    ``run_now``, ``retried`` or ``edited``, with the new ``version``.
     """
 
     id: int
     status: str
     outcome: str
     execute_at: datetime | None = None
+    version: int | None = None
 
 
 class BulkAction(msgspec.Struct):

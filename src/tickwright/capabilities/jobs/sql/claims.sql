@@ -33,7 +33,7 @@ WITH session AS MATERIALIZED (
        CROSS JOIN LATERAL (
           SELECT job.at, job.is_long
             FROM claim_range CROSS JOIN LATERAL (
-              SELECT t.ctid AS at, tickwright.may_be_long(t.payload) AS is_long
+              SELECT t.ctid AS at, tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
                 FROM ONLY tickwright.scheduled_tasks t
                WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
                  AND (claim_range.due_from = '-infinity' OR t.xmax = '0' OR t.awaited)
@@ -60,13 +60,14 @@ WITH session AS MATERIALIZED (
   RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,
             CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
-            date_part('epoch', t.expires_at) AS expires_s, t.traceparent
+            date_part('epoch', t.expires_at) AS expires_s, t.traceparent,
+            CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata)::text END AS details
 )
 SELECT * FROM claimed
 UNION ALL
-SELECT NULL, task_type, NULL, priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM found
+SELECT NULL, task_type, NULL, priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM found
 UNION ALL
-SELECT NULL, doubted.task_type, NULL, doubted.priority, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT NULL, doubted.task_type, NULL, doubted.priority, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM unnest($14::text[], $15::smallint[]) AS doubted (task_type, priority)
  WHERE NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.task_type = doubted.task_type AND t.priority = doubted.priority)
 UNION ALL
@@ -80,7 +81,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, (SELECT cardinality(due.at) - cardinality(p
                AND coalesce(t.retry_at, t.execute_at) > now() + $7::interval
              ORDER BY coalesce(t.retry_at, t.execute_at)
              LIMIT 1) AS next),
-       date_part('epoch', now()), NULL;
+       date_part('epoch', now()), NULL, NULL;
 
 -- name: check_held
 -- Of the jobs that a session runs, those that it must stop: cancelled by a user, or no longer held by it. Index: scheduled_tasks_pkey, one

@@ -1,3 +1,11 @@
+-- name: given_columns
+-- The columns that a job has only where its request says so: in statements for batches with such a job.
+tags, metadata;
+
+-- name: given_values
+-- Their values, from the JSON of one job's details.
+tickwright.tags_of(CAST(u.details AS jsonb)), CAST(u.details AS jsonb) -> 'metadata';
+
 -- name: insert_plain
 -- Schedule jobs without keys; the ids are in the order of the arguments. JSON is passed as text, because a codec on the caller's connection
 -- would encode it again.
@@ -8,6 +16,17 @@ SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_t
   FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
               $8::interval[], $9::text[])
     AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent)
+RETURNING id;
+
+-- name: insert_plain_detailed
+-- The same for a batch with details: for each job JSON, or NULL.
+INSERT INTO tickwright.scheduled_tasks
+       (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent, {given_columns})
+SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, CAST(u.payload AS jsonb), u.max_attempts,
+       u.priority, u.timeout_ms, u.expires_at, u.traceparent, {given_values}
+  FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
+              $8::interval[], $9::text[], $10::text[])
+    AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent, details)
 RETURNING id;
 
 -- name: insert_keyed
@@ -28,12 +47,29 @@ SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_t
     ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING idempotency_key, id;
 
+-- name: insert_keyed_detailed
+-- The same for a batch with details: for each job JSON, or NULL.
+INSERT INTO tickwright.scheduled_tasks
+       (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent, idempotency_key,
+        request_digest, {given_columns})
+SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, CAST(u.payload AS jsonb), u.max_attempts,
+       u.priority, u.timeout_ms, u.expires_at, u.traceparent,
+       u.idempotency_key, u.request_digest, {given_values}
+  FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
+              $8::interval[], $9::text[], $10::text[], $11::bytea[], $12::text[])
+    AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent,
+          idempotency_key, request_digest, details)
+ CROSS JOIN (SELECT CASE WHEN $13::text IS NOT NULL THEN set_config('lock_timeout', $13::text, true) ELSE '' END AS lock_timeout) AS bound
+ WHERE bound.lock_timeout IS NOT NULL
+    ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+RETURNING idempotency_key, id;
+
 -- name: insert_each
 -- Insert jobs one by one in one transaction; returns for each, in order, its id, or why it was refused, or neither where its key is taken.
--- $12 as above.
+-- $13 bounds the wait as above.
 SELECT job_id, code, message
-  FROM tickwright.insert_each($12::text, $1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
-                              $8::interval[], $9::text[], $10::text[], $11::bytea[]);
+  FROM tickwright.insert_each($13::text, $1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
+                              $8::interval[], $9::text[], $10::text[], $11::bytea[], $12::text[]);
 
 -- name: find_keys
 -- The jobs that hold these keys, live or finished. Indexes: scheduled_tasks_key, job_keys_pkey.

@@ -2,11 +2,12 @@
 -- The columns of a job that callers see.
 t.id, t.task_type, t.status, t.execute_at, tickwright.shown_at(coalesce(t.retry_at, t.execute_at)) AS due_at, t.attempts, t.max_attempts,
 t.priority, t.idempotency_key, t.timeout_ms, tickwright.shown_at(t.expires_at) AS expires_at, t.error_message, t.created_at, t.updated_at, t.started_at,
-t.completed_at, tickwright.shown_at(t.retry_at) AS retry_at, t.cancel_requested_at, t.fence, t.owner;
+t.completed_at, tickwright.shown_at(t.retry_at) AS retry_at, t.cancel_requested_at, t.fence, t.owner, coalesce(t.tags, '{}') AS tags,
+t.fence + coalesce(t.edits, 0) + 1 AS version;
 
 -- name: get
 -- One job, live or finished. Indexes: the primary key of each table of the family, one probe each.
-SELECT {shown}, t.payload, t.result, t.progress, t.attempt_errors, t.traceparent
+SELECT {shown}, t.payload, t.metadata, t.result, t.progress, t.attempt_errors, t.traceparent
   FROM tickwright.scheduled_tasks t WHERE t.id = $1;
 
 -- name: get_many
@@ -15,7 +16,8 @@ SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = ANY ($1::bigint[])
 
 -- name: lock
 -- One live job, locked against its claim and its end. Index: scheduled_tasks_pkey.
-SELECT t.status, t.execute_at, tickwright.shown_at(t.retry_at) AS retry_at, t.attempts, t.cancel_requested_at
+SELECT t.status, t.execute_at, tickwright.shown_at(t.retry_at) AS retry_at, t.attempts, t.cancel_requested_at, t.priority, t.tags,
+       t.fence + coalesce(t.edits, 0) + 1 AS version
   FROM ONLY tickwright.scheduled_tasks t WHERE t.id = $1 FOR UPDATE;
 
 -- name: finished_status
@@ -35,10 +37,19 @@ UPDATE ONLY tickwright.scheduled_tasks t
        updated_at = clock_timestamp()
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.execute_at;
 
+-- name: edit
+-- Change those of payload, priority, tags and metadata that $2 to $5 say; scheduled_tasks_edits counts it. Index: scheduled_tasks_pkey.
+UPDATE ONLY tickwright.scheduled_tasks t
+   SET payload = CASE WHEN $2::boolean THEN CAST($6::text AS jsonb) ELSE t.payload END,
+       priority = CASE WHEN $3::boolean THEN $7::smallint ELSE t.priority END,
+       tags = CASE WHEN $4::boolean THEN $8::text[] ELSE t.tags END,
+       metadata = CASE WHEN $5::boolean THEN CAST($9::text AS jsonb) ELSE t.metadata END
+ WHERE t.id = $1 AND t.status = 'pending' RETURNING t.fence + coalesce(t.edits, 0) + 1 AS version;
+
 -- name: pick_dead
 -- Dead letters by id or of a type, behind the id $4, the oldest first, locked. fits: the table of live jobs accepts them; its rules may be
 -- newer than a letter. Index: scheduled_tasks_dead_pkey.
-SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest,
+SELECT t.id, t.fence, t.edits, t.attempts, t.idempotency_key, t.request_digest,
        tickwright.new_job_fits('pending', NULL, 0, 0, t.task_type, t.execute_at, t.max_attempts, t.priority, t.timeout_ms, t.payload, t.traceparent, NULL)
          AS fits
   FROM tickwright.scheduled_tasks_dead t
@@ -63,17 +74,17 @@ WITH back AS (
 )
 INSERT INTO tickwright.scheduled_tasks
        (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-        progress, retry_at, attempt_errors, traceparent)
+        progress, retry_at, attempt_errors, traceparent, tags, metadata)
 OVERRIDING SYSTEM VALUE
 SELECT id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-       progress, clock_timestamp(), attempt_errors, traceparent
+       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata
   FROM back;
 
 -- name: revive_fences
--- The second half of ``revive``, in its transaction: fences keep rising, keys stay with their jobs. Index: scheduled_tasks_pkey.
+-- The second half of ``revive``, in its transaction: fences and versions keep rising, keys stay with their jobs. Index: scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t
-   SET fence = u.fence, idempotency_key = u.idempotency_key, request_digest = u.request_digest
-  FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[]) AS u (id, fence, idempotency_key, request_digest)
+   SET fence = u.fence, edits = u.edits, idempotency_key = u.idempotency_key, request_digest = u.request_digest
+  FROM unnest($1::bigint[], $2::bigint[], $3::integer[], $4::text[], $5::bytea[]) AS u (id, fence, edits, idempotency_key, request_digest)
  WHERE t.id = u.id;
 
 -- name: key_holder

@@ -23,7 +23,9 @@ _PACKAGE = "tickwright.capabilities.jobs.sql"
 _CLAIMS = with_claim_ranges(load(_PACKAGE, "claims.sql"))
 HOLDINGS, OWNED = (_CLAIMS["held"],), _CLAIMS["owned"]
 _PIECES = load(_PACKAGE, "fragments.sql")
-_COLUMNS = with_shared(_PIECES, "job_columns", "request_columns", "claim_columns", "attempt", of=_PIECES)
+_COLUMNS = with_shared(
+    _PIECES, "job_columns", "request_columns", "claim_columns", "detail_columns", "attempt", of=_PIECES
+)
 _FRAGMENTS = {name: "\n".join(text.splitlines()[1:]) for name, text in _COLUMNS.items()}
 _RESULTS = with_shared(load(_PACKAGE, "results.sql"), "stopped", of=_PIECES)
 _HISTORY = "SELECT tickwright.ensure_history(clock_timestamp())"
@@ -45,7 +47,7 @@ LONG_BYTES = 2 * 1024 * 1024
 _log = structlog.get_logger("tickwright.jobs")
 
 
-_type_of, _payload_of = attrgetter("task_type"), attrgetter("payload")
+_type_of, _payload_of, _details_of = attrgetter("task_type"), attrgetter("payload"), attrgetter("details")
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class ClaimedJobs:
 
     @cached_property
     def lengths(self) -> Counter[str]:
-        """The total length of the payloads of each task type."""
+        """The total length of the payloads and details of each task type."""
         return lengths_of(self.rows)
 
 
@@ -232,12 +234,13 @@ class ClaimStore:
 
 
 def lengths_of(rows: Sequence[ClaimedRow]) -> Counter[str]:
-    """Return the total length of the payloads by task type."""
+    """Return the total length of the payloads and details by task type."""
     if len(names := set(map(_type_of, rows))) == 1:
-        return Counter({names.pop(): sum(map(len, map(_payload_of, rows)))})
+        details = sum(map(len, filter(None, map(_details_of, rows))))
+        return Counter({names.pop(): sum(map(len, map(_payload_of, rows))) + details})
     found: Counter[str] = Counter()
     for row in rows:
-        found[row.task_type] += len(row.payload)
+        found[row.task_type] += len(row.payload) + len(row.details or "")
     return found
 
 

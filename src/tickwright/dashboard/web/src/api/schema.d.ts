@@ -244,7 +244,13 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Edit Job
+         * @description Change the payload, priority, tags or metadata of a pending job.
+         *
+         *     409 `version_conflict` when its `version` is not the one sent; a claim is a new version, too.
+         */
+        patch: operations["edit_job_v1_jobs__job_id__patch"];
         trace?: never;
     };
     "/v1/jobs/{job_id}/events": {
@@ -3494,6 +3500,26 @@ export interface components {
             }[];
         };
         /**
+         * EditRequest
+         * @description Changes of a pending job; a field that is left out keeps its value, and ``null`` removes ``metadata``.
+         *
+         *         ``version`` is that of the job as the client read it. If the job has another version by now, nothing changes.
+         */
+        EditRequest: {
+            version?: number;
+            /** @description Any JSON, at most 65536 bytes */
+            payload?: unknown;
+            priority?: number;
+            /**
+             * @example [
+             *       "nightly",
+             *       "eu"
+             *     ]
+             */
+            tags?: string[];
+            metadata?: Record<string, unknown> | null;
+        };
+        /**
          * EndedTracker
          * @description The answer to an end; ``outcome`` is ``ended``, or ``already_ended``.
          */
@@ -3842,6 +3868,10 @@ export interface components {
             idempotency_key?: string | null;
             /** @default null */
             text?: string | null;
+            /** @default [] */
+            tag?: string[];
+            /** @default [] */
+            metadata?: string[];
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -4028,7 +4058,7 @@ export interface components {
          * @description The result of an action.
          *
          *         ``outcome`` is ``cancelled`` (it never starts), ``requested`` (its worker was asked to stop it), ``rescheduled``,
-         *         ``run_now`` or ``retried``.
+         *         ``run_now``, ``retried`` or ``edited``, with the new ``version``.
          */
         JobAction: {
             id: string;
@@ -4036,6 +4066,8 @@ export interface components {
             outcome: string;
             /** @default null */
             execute_at: string | null;
+            /** @default null */
+            version: number | null;
         };
         /**
          * JobCounts
@@ -4078,7 +4110,10 @@ export interface components {
             cancel_requested_at: string | null;
             fence: string;
             worker: string | null;
+            tags: string[];
+            version: number;
             payload: unknown;
+            metadata: unknown;
             result: unknown;
             progress: unknown;
             /** @default [] */
@@ -4145,6 +4180,16 @@ export interface components {
             timeout?: string | null;
             /** @default null */
             expires_at?: string | null;
+            /**
+             * @default []
+             * @example [
+             *       "nightly",
+             *       "eu"
+             *     ]
+             */
+            tags?: string[];
+            /** @default null */
+            metadata?: Record<string, unknown> | null;
         };
         /**
          * JobStatus
@@ -4154,7 +4199,9 @@ export interface components {
         JobStatus: "cancelled" | "completed" | "failed" | "pending" | "processing";
         /**
          * JobView
-         * @description A job in a list; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`.
+         * @description A job in a list; ``payload``, ``metadata``, ``result`` and ``progress`` are in :class:`JobDetail`.
+         *
+         *         ``version`` rises with each claim and each edit.
          */
         JobView: {
             id: string;
@@ -4177,6 +4224,8 @@ export interface components {
             cancel_requested_at: string | null;
             fence: string;
             worker: string | null;
+            tags: string[];
+            version: number;
         };
         /**
          * JobsNow
@@ -4489,6 +4538,10 @@ export interface components {
             idempotency_key?: string | null;
             /** @default null */
             text?: string | null;
+            /** @default [] */
+            tag?: string[];
+            /** @default [] */
+            metadata?: string[];
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -6778,6 +6831,10 @@ export interface operations {
                 idempotency_key?: string | null;
                 /** @description Part of the key, the last error or the payload, in whatever case */
                 text?: string | null;
+                /** @description Has this tag; repeat it for all of several */
+                tag?: string[] | null;
+                /** @description `key=value` of its metadata: a text, number, true, false or null */
+                metadata?: string[] | null;
                 /** @description Held by this session now */
                 worker?: string | null;
                 /** @description `next` of the page before */
@@ -7058,6 +7115,10 @@ export interface operations {
                 idempotency_key?: string | null;
                 /** @description Part of the key, the last error or the payload, in whatever case */
                 text?: string | null;
+                /** @description Has this tag; repeat it for all of several */
+                tag?: string[] | null;
+                /** @description `key=value` of its metadata: a text, number, true, false or null */
+                metadata?: string[] | null;
                 /** @description Held by this session now */
                 worker?: string | null;
             };
@@ -7269,6 +7330,95 @@ export interface operations {
             };
             /** @description The database is unavailable; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    edit_job_v1_jobs__job_id__patch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EditRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,15 +1,16 @@
 /** The actions of an operator on one job, by its state. */
 import { Button, Group } from "@mantine/core";
 import { useState } from "react";
-import { post, type Schemas } from "../../api/client";
+import { patch, post, type Schemas } from "../../api/client";
 import { useMay } from "../../app/session";
 import { useConfirm } from "../../parts/Confirm";
 import { useAction } from "../../parts/useAction";
 import type { MoveOne } from "./bulk";
+import { EditDialog, type JobEdit } from "./EditDialog";
 import { MoveDialog } from "./MoveDialog";
 
 type Job = Schemas["JobDetail"];
-type Change = { does: "cancel" | "retry" | "run-now" } | { does: "reschedule"; to: MoveOne };
+type Change = { does: "cancel" | "retry" | "run-now" } | { does: "reschedule"; to: MoveOne } | { does: "edit"; to: JobEdit };
 
 const OUTCOMES: Record<string, string> = {
   cancelled: "is cancelled",
@@ -17,10 +18,12 @@ const OUTCOMES: Record<string, string> = {
   rescheduled: "is rescheduled",
   run_now: "is due now",
   retried: "is pending again",
+  edited: "is edited",
 };
 
 function send(id: string, change: Change) {
   const path = { job_id: id };
+  if (change.does === "edit") return patch("/v1/jobs/{job_id}", { path, body: change.to });
   if (change.does === "reschedule") return post("/v1/jobs/{job_id}/reschedule", { path, body: change.to });
   if (change.does === "cancel") return post("/v1/jobs/{job_id}/cancel", { path });
   if (change.does === "retry") return post("/v1/jobs/{job_id}/retry", { path });
@@ -31,6 +34,7 @@ export function JobActions({ job }: { job: Job }) {
   const may = useMay("operator");
   const confirm = useConfirm();
   const [moving, setMoving] = useState(false);
+  const [editing, setEditing] = useState(false);
   const action = useAction({
     run: (change: Change) => send(job.id, change),
     message: (done) => `Job ${done.id} ${OUTCOMES[done.outcome] ?? done.outcome}`,
@@ -55,6 +59,11 @@ export function JobActions({ job }: { job: Job }) {
           Reschedule
         </Button>
       )}
+      {waits && (
+        <Button variant="default" disabled={busy} onClick={() => setEditing(true)}>
+          Edit
+        </Button>
+      )}
       {job.status === "failed" && (
         <Button disabled={busy} onClick={() => void ask("retry", "Retry 1 job", `Job ${job.id} becomes pending again, due now, with all its attempts.`)}>
           Retry
@@ -69,6 +78,14 @@ export function JobActions({ job }: { job: Job }) {
         >
           Cancel
         </Button>
+      )}
+      {editing && (
+        <EditDialog
+          job={job}
+          onClose={() => setEditing(false)}
+          busy={busy}
+          onEdit={(to) => action.mutate({ does: "edit", to }, { onSuccess: () => setEditing(false) })}
+        />
       )}
       <MoveDialog
         open={moving}

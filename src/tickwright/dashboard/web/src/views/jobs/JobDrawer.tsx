@@ -53,6 +53,11 @@ function Shown({ job }: { job: Job }) {
       <Section title="Payload">
         <Json label="payload" value={job.payload} hidden={job.payload_hidden} />
       </Section>
+      {job.metadata != null && (
+        <Section title="Metadata">
+          <Json label="metadata" value={job.metadata} />
+        </Section>
+      )}
       {job.traceparent != null && (
         <Section title="Trace">
           <Json label="traceparent" value={job.traceparent} verbatim />
@@ -81,11 +86,13 @@ function facts(job: Job) {
     ["Attempts", `${job.attempts} of ${job.max_attempts}`],
     ["Lateness of the first start", <Duration key="late" seconds={job.lateness_ms === null ? null : job.lateness_ms / 1000} />],
     ["Priority", String(job.priority)],
+    ["Tags", job.tags.length === 0 ? null : job.tags.join(", ")],
     ["Timeout", job.timeout ?? "of its task type"],
     ["Expires", <Instant key="expires" at={job.expires_at} />],
     ["Idempotency key", job.idempotency_key],
     ["Worker", job.worker === null ? null : <Link key="worker" href={`/workers?worker=${job.worker}`}>{job.worker}</Link>],
     ["Fence", job.fence],
+    ["Version", String(job.version)],
     ["Created", <Instant key="created" at={job.created_at} />],
     ["Ended", <Instant key="ended" at={job.completed_at} />],
   ] as const; // prettier-ignore

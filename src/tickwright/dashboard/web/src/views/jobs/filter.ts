@@ -3,7 +3,7 @@ import type { Url } from "../../parts/useUrl";
 
 export const STATES = ["pending", "processing", "completed", "failed", "cancelled"] as const;
 export type JobState = (typeof STATES)[number];
-export const NAMES = ["text", "type", "key", "worker", "from", "to"] as const;
+export const NAMES = ["text", "type", "tag", "metadata", "key", "worker", "from", "to"] as const;
 
 /** The filters that the listing, the counts and the bulk actions share. */
 export interface JobFilter {
@@ -11,6 +11,8 @@ export interface JobFilter {
   task_type?: string;
   idempotency_key?: string;
   text?: string;
+  tag?: string[];
+  metadata?: string[];
   execute_from?: string;
   execute_to?: string;
 }
@@ -22,9 +24,17 @@ export function filterOf(url: Url): JobFilter {
   if (url.one("type") !== "") filter.task_type = url.one("type");
   if (url.one("key") !== "") filter.idempotency_key = url.one("key");
   if (url.one("text") !== "") filter.text = url.one("text");
+  const tags = partsOf(url.one("tag"));
+  if (tags.length > 0) filter.tag = tags;
+  if (url.one("metadata") !== "") filter.metadata = [url.one("metadata")];
   if (url.one("from") !== "") filter.execute_from = url.one("from");
   if (url.one("to") !== "") filter.execute_to = url.one("to");
   return filter;
+}
+
+/** Return the parts of a text with commas, such as tags. */
+export function partsOf(text: string): string[] {
+  return [...new Set(text.split(",").map((part) => part.trim()).filter((part) => part !== ""))]; // prettier-ignore
 }
 
 /** Return the filter of the listing; bulk actions cannot filter by worker. */
@@ -39,6 +49,8 @@ export function spokenFilter(filter: JobFilter): string {
     filter.status?.join(" or "),
     filter.task_type && `of type ${filter.task_type}`,
     filter.idempotency_key && `with the key ${filter.idempotency_key}`,
+    filter.tag && `with the tag ${filter.tag.join(" and ")}`,
+    filter.metadata && `with ${filter.metadata.join(" and ")} in the metadata`,
     filter.text && `with the text “${filter.text}”`,
     filter.execute_from && `to be executed from ${filter.execute_from}`,
     filter.execute_to && `to be executed before ${filter.execute_to}`,
