@@ -1,0 +1,225 @@
+"""One transaction per test: a pool that lends one connection to all, and rolls everything back at the end.
+
+::
+
+    BEGIN ── statements of the test, of the app, of drained jobs ── ROLLBACK
+              a transaction is a savepoint; a statement outside of one has a savepoint of its own,
+              so that an error that a test expects costs nothing else
+
+The connection is lent to several borrowers at once, as a pool's connections are: a job may hold one while the app
+schedules with another. Statements wait for each other; transactions overlap. Where one is rolled back that another one
+began in, that other one is lost, too, and its end says so: two connections would have kept them apart.
+
+What differs from separate connections: a borrower sees what another one has not committed, nothing waits for a lock of
+another one, and no notification arrives, because nothing is ever committed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import asyncpg
+
+from tickwright.domain.errors import Rejected
+from tickwright.store.pool import SETTINGS, Connection, connect_to
+
+_SETTINGS = {
+    **SETTINGS,
+    "idle_in_transaction_session_timeout": "0",  # a debugger may hold up a test for hours
+    "tickwright_test.isolated": "on",
+}
+
+
+@asynccontextmanager
+async def isolated_pool(url: str) -> "AsyncIterator[IsolatedPool]":
+    """Yield a pool of one connection to ``url``, in a transaction that is rolled back after the block.
+
+    Raises:
+        One of ``UNAVAILABLE``: The server does not answer. Retry.
+    """
+    connection = await connect_to(url, server_settings=_SETTINGS, command_timeout=60)
+    try:
+        await connection.execute("BEGIN")
+        yield IsolatedPool(url, connection)
+        await connection.execute("ROLLBACK")
+        await connection.close()
+    finally:
+        connection.terminate()
+
+
+class _Line:
+    """The connection itself: one statement at a time, and the open savepoints in their order."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.lock = asyncio.Lock()
+        self.savepoints: list[_Savepoint] = []
+        self._numbers = 0
+
+    def next_name(self) -> str:
+        self._numbers += 1
+        return f"tickwright_{self._numbers}"
+
+    async def alone(self, call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
+        """Run one statement in a savepoint of its own."""
+        name = self.next_name()
+        await self.connection.execute(f"SAVEPOINT {name}")
+        try:
+            answer = await call(*args, **more)
+        except BaseException:
+            await self.connection.execute(f"ROLLBACK TO {name}; RELEASE {name}")
+            raise
+        await self.connection.execute(f"RELEASE {name}")
+        return answer
+
+
+class _Savepoint:
+    """A transaction of a borrower; asyncpg's interface."""
+
+    def __init__(self, borrower: "IsolatedConnection") -> None:
+        self._borrower, self._line = borrower, borrower.line
+        self._name = ""
+        self._is_over = self._is_lost = False
+
+    async def start(self) -> None:
+        async with self._line.lock:
+            self._name = self._line.next_name()
+            await self._line.connection.execute(f"SAVEPOINT {self._name}")
+            self._line.savepoints.append(self)
+            self._borrower.depth += 1
+
+    async def commit(self) -> None:
+        async with self._line.lock:
+            self._borrower.depth -= 1
+            self._is_over = True
+            if self._is_lost:
+                raise Rejected(
+                    "isolated_transactions_overlap",
+                    "a transaction of this test began inside another one, which was rolled back, and so it is lost; "
+                    "open the app with tickwright_app(…, isolated=False) for a test of transactions beside each other",
+                )
+            await self._release()
+
+    async def rollback(self) -> None:
+        async with self._line.lock:
+            self._borrower.depth -= 1
+            self._is_over = True
+            if self._is_lost:
+                return
+            line, place = self._line, self._line.savepoints.index(self)
+            for inner in line.savepoints[place + 1 :]:
+                inner._is_lost = not inner._is_over  # noqa: SLF001  of this class
+            del line.savepoints[place:]
+            await line.connection.execute(f"ROLLBACK TO {self._name}; RELEASE {self._name}")
+
+    async def _release(self) -> None:
+        """Release every ended savepoint at the end of the line; one with others behind it waits for them."""
+        savepoints = self._line.savepoints
+        while savepoints and savepoints[-1]._is_over:  # noqa: SLF001  of this class
+            await self._line.connection.execute(f"RELEASE {savepoints.pop()._name}")  # noqa: SLF001
+
+    async def __aenter__(self) -> None:
+        await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await (self.commit() if kind is None else self.rollback())
+
+
+class IsolatedConnection(asyncpg.pool.PoolConnectionProxy):  # type: ignore[misc]  # the driver has no types
+    """One loan of the connection: statements and transactions as of a connection of its own."""
+
+    def __init__(self, line: _Line) -> None:  # not the base's, which lends a connection to one borrower
+        self._con, self._holder = line.connection, None
+        self.line = line
+        self.depth = 0
+
+    def is_in_transaction(self) -> bool:
+        """Return whether this borrower has begun one."""
+        return self.depth > 0
+
+    def is_closed(self) -> bool:
+        """Return whether the test is over."""
+        return bool(self.line.connection.is_closed())
+
+    def transaction(self, **_options: Any) -> _Savepoint:
+        """Return a transaction; a savepoint has no isolation level, and is never read-only."""
+        return _Savepoint(self)
+
+    async def _run(self, name: str, *args: Any, **more: Any) -> Any:
+        call = getattr(self.line.connection, name)
+        async with self.line.lock:
+            if self.depth:
+                return await call(*args, **more)
+            return await self.line.alone(call, *args, **more)
+
+    async def execute(self, *args: Any, **more: Any) -> Any:  # noqa: D102  asyncpg's, as those below
+        return await self._run("execute", *args, **more)
+
+    async def executemany(self, *args: Any, **more: Any) -> Any:  # noqa: D102
+        return await self._run("executemany", *args, **more)
+
+    async def fetch(self, *args: Any, **more: Any) -> Any:  # noqa: D102
+        return await self._run("fetch", *args, **more)
+
+    async def fetchrow(self, *args: Any, **more: Any) -> Any:  # noqa: D102
+        return await self._run("fetchrow", *args, **more)
+
+    async def fetchval(self, *args: Any, **more: Any) -> Any:  # noqa: D102
+        return await self._run("fetchval", *args, **more)
+
+    async def copy_records_to_table(self, *args: Any, **more: Any) -> Any:  # noqa: D102
+        return await self._run("copy_records_to_table", *args, **more)
+
+
+class _Loan:
+    """What ``acquire`` returns: to be awaited, or entered."""
+
+    def __init__(self, line: _Line) -> None:
+        self._line = line
+
+    async def _lend(self) -> IsolatedConnection:
+        return IsolatedConnection(self._line)
+
+    def __await__(self) -> Generator[Any, None, IsolatedConnection]:
+        return self._lend().__await__()
+
+    async def __aenter__(self) -> IsolatedConnection:
+        return await self._lend()
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+class IsolatedPool:
+    """The part of asyncpg's pool that the product uses, on one connection; statements are those of one loan each."""
+
+    def __init__(self, url: str, connection: Connection) -> None:
+        self.url = url
+        self._line = _Line(connection)
+
+    def acquire(self, *, timeout: float | None = None) -> _Loan:  # noqa: ARG002  a loan never waits
+        """Lend the connection."""
+        return _Loan(self._line)
+
+    async def release(self, connection: Any, *, timeout: float | None = None) -> None:
+        """Take it back."""
+
+    async def close(self) -> None:
+        """Do nothing: the test ends the transaction."""
+
+    def terminate(self) -> None:
+        """Do nothing, as ``close``."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return ``fetch``, ``fetchrow``, ``fetchval``, ``execute``, ``executemany`` or ``copy_records_to_table``."""
+        return getattr(IsolatedConnection(self._line), name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
