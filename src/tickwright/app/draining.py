@@ -126,9 +126,7 @@ async def _filled(
 class _Drain:
     """One drain, from its first job to its end."""
 
-    def __init__(
-        self, jobs: JobDrain, producers: "Sequence[Producer]", *, raises: bool, attempts_max: int
-    ) -> None:
+    def __init__(self, jobs: JobDrain, producers: "Sequence[Producer]", *, raises: bool, attempts_max: int) -> None:
         self._jobs, self._producers, self._raises, self._attempts_max = jobs, producers, raises, attempts_max
         self._ended: list[DrainedJob] = []
 

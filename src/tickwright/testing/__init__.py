@@ -21,7 +21,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tickwright.app.draining import Drained, DrainedJob
+    from tickwright.app.draining import Drained
+    from tickwright.capabilities.jobs.worker.drain import DrainedJob
     from tickwright.testing.assertions import (
         ScheduledJob,
         assert_scheduled,
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
         scheduled,
         scheduled_sync,
     )
+    from tickwright.testing.attempts import Performance, perform, perform_sync, performing
     from tickwright.testing.clock import travel, travel_sync
     from tickwright.testing.databases import ScratchDatabase, ScratchServer, open_scratch_server
     from tickwright.testing.opening import AppUnderTest
-    from tickwright.testing.attempts import Performance, perform, perform_sync, performing
 
 _HOMES = {
     "AppUnderTest": "tickwright.testing.opening",
     "Drained": "tickwright.app.draining",
-    "DrainedJob": "tickwright.app.draining",
+    "DrainedJob": "tickwright.capabilities.jobs.worker.drain",
     "Performance": "tickwright.testing.attempts",
     "ScheduledJob": "tickwright.testing.assertions",
     "ScratchDatabase": "tickwright.testing.databases",

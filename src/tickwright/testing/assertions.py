@@ -70,7 +70,9 @@ class _Expected(NamedTuple):
         if at is not None and abs(job.due_at - at) > self.within:
             found.append(f"due at {job.due_at.isoformat()}, not within {self.within} of {at.isoformat()}")
         pairs = (("key", given.key, job.key), ("max_attempts", given.max_attempts, job.max_attempts))
-        found += [f"{name} is {there!r}, not {wanted!r}" for name, wanted, there in pairs if wanted not in {None, there}]
+        found += [
+            f"{name} is {there!r}, not {wanted!r}" for name, wanted, there in pairs if wanted not in {None, there}
+        ]
         if given.priority and given.priority != job.priority:
             found.append(f"priority is {job.priority}, not {given.priority}")
         return found
@@ -92,9 +94,11 @@ def _differences(place: str, wanted: Any, there: Any) -> Sequence[str]:
                 _differences(f"{place}.{name}", value, there[name]) if name in there else [f"{place}.{name} is missing"]
             )
         ]
-    return [] if wanted == there and isinstance(wanted, bool) == isinstance(there, bool) else [
-        f"{place} is {there!r}, not {wanted!r}"
-    ]
+    return (
+        []
+        if wanted == there and isinstance(wanted, bool) == isinstance(there, bool)
+        else [f"{place} is {there!r}, not {wanted!r}"]
+    )
 
 
 class _Read(NamedTuple):
@@ -173,7 +177,7 @@ def _complaint(expected: _Expected, read: _Read, count: int | None) -> str:
     lines = [f"{wanted} scheduled: {expected}"]
     if read.fitting:
         lines += [f"found {len(read.fitting)}:", *(f"  {_shown(job)}" for job in read.fitting[:SHOWN_MAX])]
-    if read.others and not (count == 0):
+    if read.others and count != 0:
         lines.append("the closest:" if not read.fitting else "and not fitting:")
         for differing, job in read.others[:SHOWN_MAX]:
             lines += [f"  {_shown(job)}", *(f"    {text}" for text in differing)]
@@ -185,7 +189,8 @@ def _complaint(expected: _Expected, read: _Read, count: int | None) -> str:
 
 def _shown(job: ScheduledJob) -> str:
     key = "" if job.key is None else f" key={job.key}"
-    return f"job {job.id}, {job.status}, due {job.due_at.isoformat()}, priority {job.priority}{key}: {to_json(job.payload)}"
+    due = job.due_at.isoformat()
+    return f"job {job.id}, {job.status}, due {due}, priority {job.priority}{key}: {to_json(job.payload)}"
 
 
 async def scheduled(

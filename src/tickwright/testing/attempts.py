@@ -156,7 +156,11 @@ def performing(
     cancelled: bool = False,
     resources: Mapping[str, Any] | None = None,
 ) -> Performance:
-    """Choose the job of an attempt: ``await performing(attempt=3)(remind, invoice_id=42)``.
+    """Choose the job of an attempt, which the returned function performs.
+
+    ::
+
+        await performing(attempt=3)(remind, invoice_id=42)
 
     Args:
         attempt: The number of the attempt, from 1.

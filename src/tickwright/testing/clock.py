@@ -73,7 +73,9 @@ class travel:  # noqa: N801  used as a function
 
     def __init__(self, app: Tickwright, by: Duration | None = None, *, to: datetime | None = None) -> None:
         if (by is None) == (to is None):
-            raise Rejected("invalid_travel", "say how far, or to which instant: travel(app, '3d'), travel(app, to=noon)")
+            raise Rejected(
+                "invalid_travel", "say how far, or to which instant: travel(app, '3d'), travel(app, to=noon)"
+            )
         if to is not None and to.tzinfo is None:
             raise Rejected("invalid_travel", "to: give an instant with a time zone")
         self._clock = _clock_of(app)

@@ -2,16 +2,16 @@
 
 ::
 
-    cache folder ──▶ embedded server (no fsync), shared by all test runs of the user ──▶ template of this release's schema
-                                                                                              │ a copy: some 30 ms
-                                                     a database per test session ◀────────────┴──▶ a database per test
+    cache folder ──▶ embedded server (no fsync), shared by all test runs of a user ──▶ template: this release's schema
+                                                                                           │ copies of its files
+                                                     a database per test session ◀─────────┴──▶ a database per test
 
-The first run initialises the server and the template. Later runs start the server and find the template. Its name holds
-the schema's revision and digest, so another release makes its own. The last run that leaves stops the server; when a run
-is killed, a small process that waits for its end does.
+The first run initialises the server and the template. Later runs start the server and find the template. Its name
+holds the schema's revision and digest, so another release makes its own. The last run that leaves stops the server;
+when a run is killed, a small process that waits for its end does.
 
-A database belongs to the connection that made it, by a lock that ends with that connection. So a run drops what a killed
-one has left, and nothing else.
+A database belongs to the connection that made it, by a lock that ends with that connection. So a run drops what a
+killed one has left, and nothing else.
 
 With a URL of your own server the same happens there. Its role makes databases; only a superuser's have a clock that can
 be moved.

@@ -23,10 +23,9 @@ from typing import Any, Self
 import asyncpg
 
 from tickwright.domain.errors import Rejected
-from tickwright.store.pool import SETTINGS, Connection, connect_to
+from tickwright.store.pool import Connection, connect
 
 _SETTINGS = {
-    **SETTINGS,
     "idle_in_transaction_session_timeout": "0",  # a debugger may hold up a test for hours
     "tickwright_test.isolated": "on",
 }
@@ -39,7 +38,7 @@ async def isolated_pool(url: str) -> "AsyncIterator[IsolatedPool]":
     Raises:
         One of ``UNAVAILABLE``: The server does not answer. Retry.
     """
-    connection = await connect_to(url, server_settings=_SETTINGS, command_timeout=60)
+    connection = await connect(url, **_SETTINGS)
     try:
         await connection.execute("BEGIN")
         yield IsolatedPool(url, connection)
@@ -140,6 +139,9 @@ class IsolatedConnection(asyncpg.pool.PoolConnectionProxy):  # type: ignore[misc
     def is_in_transaction(self) -> bool:
         """Return whether this borrower has begun one."""
         return self.depth > 0
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Do nothing: the test ends the connection."""
 
     def is_closed(self) -> bool:
         """Return whether the test is over."""

@@ -1,6 +1,7 @@
 """The pytest plugin: a server, databases and opened apps as fixtures.
 
-It imports pytest only. What a fixture needs is imported when a test asks for it.
+It imports pytest only. What a fixture needs is imported when a test asks for it. A project that does not want the
+fixtures says ``-p no:tickwright.testing.plugin``.
 
 ``tickwright_app``
     A function that opens an app on the test's database: ``async with tickwright_app(shop.app) as app``.

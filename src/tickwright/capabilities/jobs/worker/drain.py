@@ -17,7 +17,6 @@ import msgspec
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.worker.result_writer import OutcomeRecorder
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.engine.session import WorkerSession
@@ -170,6 +169,8 @@ def _watched(around: Around | None, begin: Callable[[Job], _Attempt]) -> Around:
     return watch
 
 
-async def live_jobs(fetch: Callable[..., Awaitable[Sequence[Any]]], name: str | None, limit: int) -> Sequence[Mapping[str, Any]]:
+async def live_jobs(
+    fetch: Callable[..., Awaitable[Sequence[Any]]], name: str | None, limit: int
+) -> Sequence[Mapping[str, Any]]:
     """Return live jobs of a type, or of all, for assertions of tests; ``fetch`` runs one statement."""
     return await fetch(_SQL["live"], name, limit)
