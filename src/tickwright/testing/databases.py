@@ -132,14 +132,19 @@ def _connected(url: str) -> "Iterator[ScratchServer]":
         try:
             yield server
         finally:
-            server.drop_all()
+            with suppress(psycopg.OperationalError):  # the server is gone: the next run drops them
+                server.drop_all()
 
 
 class ScratchServer:
-    """Makes and drops databases of tests; one per process, for one thread."""
+    """Makes and drops databases of tests; one per process, for one thread.
+
+    Attributes:
+        url: Of the database from which the others are made.
+    """
 
     def __init__(self, url: str, connection: psycopg.Connection) -> None:
-        self._url, self._connection = url, connection
+        self.url, self._connection = url, connection
         self._made: list[str] = []
         self._template: str | None = None
         row = connection.execute(_SQL["is_superuser"]).fetchone()
@@ -153,7 +158,7 @@ class ScratchServer:
             template: A database of this server to copy; no session may use it.
 
         Raises:
-            Unavailable: The server does not answer. Retry.
+            psycopg.Error: The server does not answer, or its role may not create databases.
             Exception: What ``prepare`` raises.
         """
         source = self._template_name() if template is None else _name_of(template.url)
@@ -224,7 +229,7 @@ class ScratchServer:
         self._connection.execute(sql.SQL(text).format(**{key: sql.Identifier(name) for key, name in names.items()}))
 
     def _url_of(self, database: str) -> str:
-        return urlunsplit(urlsplit(self._url)._replace(path="/" + quote(database, safe="")))
+        return urlunsplit(urlsplit(self.url)._replace(path="/" + quote(database, safe="")))
 
 
 def given_database(url: str) -> ScratchDatabase:

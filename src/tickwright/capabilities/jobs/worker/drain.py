@@ -162,7 +162,8 @@ def _watched(around: Around | None, begin: Callable[[Job], _Attempt]) -> Around:
         try:
             attempt.result = await (run() if around is None else around(job, run))
         except BaseException as error:
-            attempt.error = error
+            if not (job.stop_reason and isinstance(error, asyncio.CancelledError)):  # that is how the runner stops it
+                attempt.error = error
             raise
         return attempt.result
 
