@@ -84,13 +84,14 @@ async def test_a_failure_shows_the_closest_jobs_and_what_differs(tickwright_app:
 async def test_an_argument_that_the_handler_does_not_have_is_refused(tickwright_app: OpenApp) -> None:
     """A typing error in a test would let ``refute_scheduled`` pass for ever."""
     async with tickwright_app(own) as app:
-        for call in (
-            lambda: refute_scheduled(app, remind, invoice=1),
-            lambda: refute_scheduled(app, remind, {"invoice_id": 1}, invoice_id=1),
-            lambda: refute_scheduled(app, remind.call(invoice_id=1), invoice_id=1),
-        ):
+        wrong = [
+            refute_scheduled(app, remind, invoice=1),
+            refute_scheduled(app, remind, {"invoice_id": 1}, invoice_id=1),
+            refute_scheduled(app, remind.call(invoice_id=1), invoice_id=1),
+        ]
+        for call in wrong:
             with pytest.raises(Rejected) as refused:
-                await call()
+                await call
             assert refused.value.code == "invalid_arguments"
 
 

@@ -180,10 +180,10 @@ def test_a_database_that_the_user_keeps_is_migrated_and_used(
 ) -> None:
     """Isolated tests run there and leave nothing; no server is started."""
     (project / "conftest.py").unlink()
+    server, _, name = empty_database_url.rpartition("/")
     with psycopg.connect(empty_database_url, autocommit=True) as connection:
-        name = f"{connection.info.dbname}_test"
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
-    url = empty_database_url.replace(f"/{connection.info.dbname}", f"/{name}")
+        connection.execute(f"CREATE DATABASE {name}_test")
+    url = f"{server}/{name}_test"
     (project / "test_program.py").write_text(PROGRAM.replace('until="2d"', "").replace('delay="1d", ', ""))
     said = run(project, home, "-k", "isolated", TICKWRIGHT_TEST_DATABASE_URL=url)
     assert said.returncode == 0, said.stdout + said.stderr

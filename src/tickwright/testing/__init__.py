@@ -35,18 +35,23 @@ if TYPE_CHECKING:
     from tickwright.testing.attempts import Performance, perform, perform_sync, performing
     from tickwright.testing.clock import travel, travel_sync
     from tickwright.testing.databases import ScratchDatabase, ScratchServer, open_scratch_server
-    from tickwright.testing.opening import AppUnderTest
+    from tickwright.testing.opening import AppUnderTest, OpenApp
+    from tickwright.testing.values import make_poll, make_request, make_task
 
 _HOMES = {
     "AppUnderTest": "tickwright.testing.opening",
     "Drained": "tickwright.app.draining",
     "DrainedJob": "tickwright.capabilities.jobs.worker.drain",
+    "OpenApp": "tickwright.testing.opening",
     "Performance": "tickwright.testing.attempts",
     "ScheduledJob": "tickwright.testing.assertions",
     "ScratchDatabase": "tickwright.testing.databases",
     "ScratchServer": "tickwright.testing.databases",
     "assert_scheduled": "tickwright.testing.assertions",
     "assert_scheduled_sync": "tickwright.testing.assertions",
+    "make_poll": "tickwright.testing.values",
+    "make_request": "tickwright.testing.values",
+    "make_task": "tickwright.testing.values",
     "open_scratch_server": "tickwright.testing.databases",
     "perform": "tickwright.testing.attempts",
     "perform_sync": "tickwright.testing.attempts",
@@ -63,12 +68,16 @@ __all__ = [
     "AppUnderTest",
     "Drained",
     "DrainedJob",
+    "OpenApp",
     "Performance",
     "ScheduledJob",
     "ScratchDatabase",
     "ScratchServer",
     "assert_scheduled",
     "assert_scheduled_sync",
+    "make_poll",
+    "make_request",
+    "make_task",
     "open_scratch_server",
     "perform",
     "perform_sync",
