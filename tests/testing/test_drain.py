@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from kit.mutants import mutate
 from tickwright import Fail, Job, JobFailed, Rejected, Retry, Snooze, Tickwright, Unavailable, resource
+from tickwright.app.draining import _Drain
 from tickwright.app.scheduling import CALLER
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.worker.drain import JobDrain
 from tickwright.plugin import contract
 from tickwright.process.plugins import PLUGINS
 from tickwright.testing.opening import OpenApp
@@ -144,6 +147,28 @@ async def test_a_wish_for_a_later_attempt_is_no_error(tickwright_app: OpenApp) -
         await hanging.schedule()
         [job] = (await app.drain(raises=False)).jobs
         assert (job.outcome, job.error) == ("failed", None)
+
+
+async def test_the_suite_notices_a_drain_that_writes_no_result(
+    shop: Shop, tickwright_app: OpenApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the result left in memory, the next claim finds the same job again, or its row never ends."""
+    mutate(monkeypatch, JobDrain._ended, "await self.result_writer.write_now()", "self.result_writer.drop_all()")
+    async with tickwright_app(shop.app) as app:
+        handle = await shop.note.schedule(name="a")
+        await app.drain()
+        assert (await app.get(handle.id)).status != "completed"
+
+
+async def test_the_suite_notices_a_drain_that_does_not_move_the_clock(
+    shop: Shop, tickwright_app: OpenApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock that jumps to the end at once, a chain of days does not run to its end."""
+    mutate(monkeypatch, _Drain.run, "advance_to(next_at)", "advance_to(end)")
+    async with tickwright_app(shop.app) as app:
+        await shop.chain.schedule(left=3, wait="2d")
+        await app.drain(until="5d")
+        assert shop.calls != [3, 2, 1]
 
 
 async def test_an_endless_chain_ends_the_drain(shop: Shop, tickwright_app: OpenApp) -> None:

@@ -12,7 +12,7 @@ from kit.waiting import eventually_async
 from tickwright import Job, Rejected, Tickwright
 from tickwright.testing import assert_scheduled, refute_scheduled, travel
 from tickwright.testing.databases import ScratchDatabase
-from tickwright.testing.isolation import IsolatedPool, isolated_pool
+from tickwright.testing.isolation import IsolatedPool, _Line, isolated_pool
 from tickwright.testing.opening import OpenApp
 
 own = Tickwright()
@@ -140,8 +140,8 @@ async def test_transactions_may_overlap_in_any_order(url: str) -> None:
         assert await _numbers(pool) == [1, 2, 3]
 
 
-async def test_a_transaction_inside_one_that_is_rolled_back_says_that_it_is_lost(url: str) -> None:
-    """It cannot be kept on one connection, and a test must not believe that it was."""
+async def test_what_a_rollback_of_another_connection_takes_back_is_an_error(url: str) -> None:
+    """One connection cannot keep it, and a test must not believe that it was kept, or that it never was."""
     async with isolated_pool(url) as pool:
         await pool.execute("CREATE TABLE numbers (n int)")
         one, two = await pool.acquire(), await pool.acquire()
@@ -150,10 +150,45 @@ async def test_a_transaction_inside_one_that_is_rolled_back_says_that_it_is_lost
         await second.start()
         await two.execute("INSERT INTO numbers VALUES (2)")
         await first.rollback()
-        with pytest.raises(Rejected) as refused:
+        with pytest.raises(Rejected, match="INSERT INTO numbers") as refused:
             await second.commit()
         assert refused.value.code == "isolated_transactions_overlap"
+        await first.start()
+        await pool.execute("INSERT INTO numbers VALUES (3)")
+        with pytest.raises(Rejected, match="INSERT INTO numbers"):
+            await first.rollback()
         assert await _numbers(pool) == []
+
+
+async def test_a_handler_that_schedules_outside_of_its_failing_transaction_is_found(tickwright_app: OpenApp) -> None:
+    """Without ``connection=`` the job would stay in production; with it, it is rolled back in both."""
+    wrong = Tickwright()
+
+    @wrong.job("next")
+    async def following(job: Job) -> None:
+        """Do nothing."""
+
+    @wrong.job("order")
+    async def order(job: Job, together: bool) -> None:
+        async with wrong.pool.acquire() as connection, connection.transaction():
+            await following.options(connection=connection if together else None).schedule()
+            raise ZeroDivisionError
+
+    async with tickwright_app(wrong) as app:
+        await order.schedule(together=False)
+        with pytest.raises(Rejected, match="connection="):
+            await app.drain()
+        await order.schedule(together=True)
+        with pytest.raises(ZeroDivisionError):
+            await app.drain()
+        await refute_scheduled(app, following)
+
+
+async def test_the_suite_notices_writes_that_are_not_noted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no note of what others write, a rollback takes it back in silence."""
+    mutate(monkeypatch, _Line.note, "if self.savepoints and", "if False and")
+    with pytest.raises(pytest.fail.Exception):
+        await test_what_a_rollback_of_another_connection_takes_back_is_an_error(url)
 
 
 async def test_statements_of_many_borrowers_wait_for_each_other(url: str) -> None:

@@ -7,18 +7,20 @@
               so that an error that a test expects costs nothing else
 
 The connection is lent to several borrowers at once, as a pool's connections are: a job may hold one while the app
-schedules with another. Statements wait for each other; transactions overlap. Where one is rolled back that another one
-began in, that other one is lost, too, and its end says so: two connections would have kept them apart.
+schedules with another. Statements wait for each other; transactions overlap. A rollback also takes back what another
+borrower wrote meanwhile, which two connections would have kept. That is an error, not a silent difference: a handler
+that schedules without ``connection=`` inside a transaction that fails has a job in production.
 
 What differs from separate connections: a borrower sees what another one has not committed, nothing waits for a lock of
 another one, and no notification arrives, because nothing is ever committed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import asyncpg
 
@@ -29,6 +31,10 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",  # a debugger may hold up a test for hours
     "tickwright_test.isolated": "on",
 }
+
+TEXT_CHARS_MAX = 200
+_WRITES = re.compile(r"\b(INSERT|UPDATE|DELETE|MERGE|COPY|CREATE|ALTER|DROP|TRUNCATE)\b", re.IGNORECASE)
+_COMMENT = re.compile(r"--[^\n]*\n?")
 
 
 @asynccontextmanager
@@ -48,6 +54,14 @@ async def isolated_pool(url: str) -> "AsyncIterator[IsolatedPool]":
         connection.terminate()
 
 
+class _Write(NamedTuple):
+    """A statement that may have written, while a savepoint was open."""
+
+    number: int
+    borrower: "IsolatedConnection"
+    text: str
+
+
 class _Line:
     """The connection itself: one statement at a time, and the open savepoints in their order."""
 
@@ -55,15 +69,21 @@ class _Line:
         self.connection = connection
         self.lock = asyncio.Lock()
         self.savepoints: list[_Savepoint] = []
+        self.writes: list[_Write] = []
         self._numbers = 0
 
-    def next_name(self) -> str:
+    def next_number(self) -> int:
         self._numbers += 1
-        return f"tickwright_{self._numbers}"
+        return self._numbers
+
+    def note(self, borrower: "IsolatedConnection", text: object) -> None:
+        """Note a statement that a rollback of another borrower would take back."""
+        if self.savepoints and isinstance(text, str) and _WRITES.search(_COMMENT.sub("", text)):
+            self.writes.append(_Write(self.next_number(), borrower, _COMMENT.sub("", text).strip()[:TEXT_CHARS_MAX]))
 
     async def alone(self, call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
         """Run one statement in a savepoint of its own."""
-        name = self.next_name()
+        name = _name(self.next_number())
         await self.connection.execute(f"SAVEPOINT {name}")
         try:
             answer = await call(*args, **more)
@@ -74,50 +94,69 @@ class _Line:
         return answer
 
 
+def _name(number: int) -> str:
+    return f"tickwright_{number}"
+
+
 class _Savepoint:
     """A transaction of a borrower; asyncpg's interface."""
 
     def __init__(self, borrower: "IsolatedConnection") -> None:
         self._borrower, self._line = borrower, borrower.line
-        self._name = ""
-        self._is_over = self._is_lost = False
+        self._number = 0
+        self._is_over = False
+        self._lost: _Write | None = None
+        self._outer: _Savepoint | None = None
 
     async def start(self) -> None:
         async with self._line.lock:
-            self._name = self._line.next_name()
-            await self._line.connection.execute(f"SAVEPOINT {self._name}")
+            self._number = self._line.next_number()
+            await self._line.connection.execute(f"SAVEPOINT {_name(self._number)}")
             self._line.savepoints.append(self)
             self._borrower.depth += 1
+            self._outer, self._borrower.current = self._borrower.current, self
 
     async def commit(self) -> None:
         async with self._line.lock:
-            self._borrower.depth -= 1
-            self._is_over = True
-            if self._is_lost:
-                raise Rejected(
-                    "isolated_transactions_overlap",
-                    "a transaction of this test began inside another one, which was rolled back, and so it is lost; "
-                    "open the app with tickwright_app(…, isolated=False) for a test of transactions beside each other",
-                )
+            self._end()
+            if self._lost is not None:
+                raise _overlap(self._lost)
             await self._release()
 
     async def rollback(self) -> None:
+        """Take back what was written since the start; say so where another borrower wrote some of it."""
         async with self._line.lock:
-            self._borrower.depth -= 1
-            self._is_over = True
-            if self._is_lost:
+            self._end()
+            if self not in self._line.savepoints:  # an outer one has taken it back
                 return
-            line, place = self._line, self._line.savepoints.index(self)
-            for inner in line.savepoints[place + 1 :]:
-                inner._is_lost = not inner._is_over  # noqa: SLF001  of this class
-            del line.savepoints[place:]
-            await line.connection.execute(f"ROLLBACK TO {self._name}; RELEASE {self._name}")
+            del self._line.savepoints[self._line.savepoints.index(self) :]
+            name = _name(self._number)
+            await self._line.connection.execute(f"ROLLBACK TO {name}; RELEASE {name}")
+            lost = [write for write in self._line.writes if write.number > self._number]
+            self._line.writes = [write for write in self._line.writes if write.number <= self._number]
+            self._note_lost(lost)
+
+    def _note_lost(self, lost: Sequence[_Write]) -> None:
+        """Raise where another borrower's writes are lost; one whose transaction is open is the one to raise."""
+        for write in lost:
+            if write.borrower is self._borrower:
+                continue
+            if write.borrower.current is None:
+                raise _overlap(write)
+            write.borrower.current._lost = write  # noqa: SLF001  of this class
+
+    def _end(self) -> None:
+        self._borrower.depth -= 1
+        self._borrower.current = self._outer
+        self._is_over = True
 
     async def _release(self) -> None:
         """Release every ended savepoint at the end of the line; one with others behind it waits for them."""
         savepoints = self._line.savepoints
         while savepoints and savepoints[-1]._is_over:  # noqa: SLF001  of this class
-            await self._line.connection.execute(f"RELEASE {savepoints.pop()._name}")  # noqa: SLF001
+            await self._line.connection.execute(f"RELEASE {_name(savepoints.pop()._number)}")  # noqa: SLF001
+        if not savepoints:
+            self._line.writes.clear()
 
     async def __aenter__(self) -> None:
         await self.start()
@@ -128,6 +167,15 @@ class _Savepoint:
         await (self.commit() if kind is None else self.rollback())
 
 
+def _overlap(write: _Write) -> Rejected:
+    return Rejected(
+        "isolated_transactions_overlap",
+        "a transaction of this isolated test was rolled back, and with it what another connection wrote meanwhile: "
+        f"{write.text!r}; outside of a test that is kept. Give that call connection=… if it belongs to the transaction, "
+        "or open the app with isolated=False",
+    )
+
+
 class IsolatedConnection(asyncpg.pool.PoolConnectionProxy):  # type: ignore[misc]  # the driver has no types
     """One loan of the connection: statements and transactions as of a connection of its own."""
 
@@ -135,6 +183,7 @@ class IsolatedConnection(asyncpg.pool.PoolConnectionProxy):  # type: ignore[misc
         self._con, self._holder = line.connection, None
         self.line = line
         self.depth = 0
+        self.current: _Savepoint | None = None
 
     def is_in_transaction(self) -> bool:
         """Return whether this borrower has begun one."""
@@ -154,9 +203,9 @@ class IsolatedConnection(asyncpg.pool.PoolConnectionProxy):  # type: ignore[misc
     async def _run(self, name: str, *args: Any, **more: Any) -> Any:
         call = getattr(self.line.connection, name)
         async with self.line.lock:
-            if self.depth:
-                return await call(*args, **more)
-            return await self.line.alone(call, *args, **more)
+            answer = await (call(*args, **more) if self.depth else self.line.alone(call, *args, **more))
+            self.line.note(self, args[0] if name != "copy_records_to_table" else f"COPY {args[0]}")
+            return answer
 
     async def execute(self, *args: Any, **more: Any) -> Any:  # noqa: D102  asyncpg's, as those below
         return await self._run("execute", *args, **more)

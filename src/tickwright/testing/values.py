@@ -60,6 +60,7 @@ def make_request(
 ) -> ReportRequest:
     """Return the request of a part of a report, for a function of ``@app.listener``; ``source`` answers ``rows``."""
     return ReportRequest(
-        1, 1, listener, "report", stage, conditions or {}, feed or {}, "test", attempt, attempt, _now() + _WINDOW,
-        timedelta(minutes=5), source,
+        report_id=1, epoch=1, listener=listener, type="report", stage=stage, conditions=conditions or {},
+        feed=feed or {}, requester="test", attempt=attempt, fence=attempt, deadline_at=_now() + _WINDOW,
+        timeout=timedelta(minutes=5), source=source,
     )  # fmt: skip

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from kit.mutants import mutate
 from tickwright import Fail, Job, Rejected, Retry, Snooze, Tickwright, resource
 from tickwright.capabilities.jobs.model import Completed
-from tickwright.testing import perform, perform_sync, performing
+from tickwright.testing import attempts, perform, perform_sync, performing
 
 
 @dataclass
@@ -208,3 +209,10 @@ async def test_a_missing_resource_is_named(app: Tickwright) -> None:
         with pytest.raises(Rejected, match="no lifespan yields 'http'") as refused:
             await attempt(call)
         assert refused.value.code == "resource_missing"
+
+
+async def test_the_suite_notices_a_result_that_skips_json(app: Tickwright, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the handler's own object as the result, what could not be stored would pass."""
+    mutate(monkeypatch, attempts._as_read, "if result is None or", "if True or result is None or")
+    with pytest.raises(pytest.fail.Exception):
+        await test_a_result_that_could_not_be_stored_is_refused(app)
