@@ -55,7 +55,7 @@ class ScheduledJob(msgspec.Struct, frozen=True):
 
 
 class _Expected(NamedTuple):
-    """What a job has to be like; ``None`` stands for anything."""
+    """What a job has to be like; ``None`` means anything."""
 
     name: str
     payload: Any

@@ -48,7 +48,7 @@ SETTINGS = {
     "max_connections": "300",
     "autovacuum": "off",
 }
-"""Of a server whose data nobody misses. Its first user decides."""
+"""Of a server whose data are of no value. The client that starts it decides."""
 TEMPLATES_KEPT = 4
 CONNECT_TIMEOUT_S = 10
 _GUARD = 'read -r word; [ "$word" = left ] || exec "$0" -m tickwright.testing.guard "$1"'

@@ -127,7 +127,7 @@ async def test_an_outcome_that_is_returned_stays_an_outcome(app: Tickwright) -> 
 
 
 async def test_the_job_of_the_attempt_can_be_chosen(app: Tickwright) -> None:
-    """Its number, its fence, its time; progress is recorded, and a cancelled job is told so."""
+    """Its number, its fence, its time; progress is recorded, and a cancelled job sees that it is."""
 
     @app.job("look", max_attempts=3)
     async def look(job: Job) -> list[Any]:
