@@ -21,6 +21,7 @@ RUNS: list[tuple[str, str, list[str]]] = [
     ("lateness", "lateness", ["--jobs", "100000", "--span", "60s"]),
     ("lateness_at_once", "lateness", ["--jobs", "100000", "--span", "0s"]),
     ("pickup", "pickup", []),
+    ("results", "results", []),
     ("recovery", "recovery", []),
     ("obstacles", "obstacles", ["--seconds", "600"]),
     ("idle", "idle", []),
@@ -42,6 +43,7 @@ RUNS: list[tuple[str, str, list[str]]] = [
 LARGE = {"polling_turns_10M", "polling_end_to_end_10M", "polling_growth"}  # a quarter of an hour each, or more
 QUICK = {  # by label
     "jobs": ["--runs", "1"],
+    "results": ["--rounds", "3"],
     "obstacles": ["--runs", "1", "--seconds", "15"],
     "idle": ["--seconds", "20"],
     "fleet": ["--workers", "10", "--seconds", "10", "--faults", "1"],

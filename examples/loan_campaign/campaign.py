@@ -6,11 +6,12 @@ Start it with ``python examples/loan_campaign/campaign.py``.
 import asyncio
 import os
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
 
-from tickwright import Job, Tickwright
+from tickwright import Job, Tickwright, resource
 from tickwright.embedded import ensure_reader
 
 app = Tickwright(config=Path(__file__).with_name("tickwright.toml"))
@@ -38,22 +39,25 @@ CLIENTS = """
 """
 APPLY = "INSERT INTO applications VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
 calls: Counter[str] = Counter()
-_opening = asyncio.Lock()
-_pools: list[asyncpg.Pool] = []
 
 
-async def loans() -> asyncpg.Pool:
-    """Return the pool of the database with the applications; the first call opens it, in whatever process."""
-    async with _opening:
-        if not _pools:
-            _pools.append(await asyncpg.create_pool(os.environ["LOANS_URL"], min_size=1, max_size=4))
-    return _pools[0]
+@app.lifespan
+async def databases() -> AsyncIterator[dict[str, object]]:
+    """Open the database with the applications, in each process that runs handlers."""
+    async with asyncpg.create_pool(os.environ["LOANS_URL"], min_size=1, max_size=4) as loans:
+        yield {"loans": loans}
 
 
 @app.job("loan.apply", keep_history=False)
-async def apply(_job: Job, client_id: str, client: dict[str, object], product_codes: list[str]) -> None:
+async def apply(
+    _job: Job,
+    client_id: str,
+    client: dict[str, object],
+    product_codes: list[str],
+    loans: asyncpg.Pool = resource(),
+) -> None:
     """Handle one client; a job like any other, so a crash may call it again."""
-    await (await loans()).execute(APPLY, int(client_id), client["name"], product_codes[0])
+    await loans.execute(APPLY, int(client_id), client["name"], product_codes[0])
     calls[client_id] += 1
 
 
@@ -68,7 +72,7 @@ async def offer() -> None:
     print(f"execution {found.id}: {found.status}, {found.seen} clients in {found.chunks} chunks")
     while len(calls) < found.selected:  # noqa: ASYNC110  jobs come from outside
         await asyncio.sleep(0.1)
-    made = await (await loans()).fetchval("SELECT count(*) FROM applications")
+    made = await app.pool.fetchval("SELECT count(*) FROM applications")
     print(f"selected {found.selected}, applications {made}, twice {calls.total() - len(calls)}")
 
 
@@ -76,14 +80,13 @@ async def main() -> None:
     """Make the clients; run the roles that execute the campaign, release its actions, and do them."""
     async with app:
         os.environ["LOANS_URL"] = app.database.url
-        await (await loans()).execute(CLIENTS)
+        await app.pool.execute(CLIENTS)
         # another server in real life, read as a plain role: a superuser is refused
         os.environ["CRM_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "crm_reader")
         working = asyncio.create_task(app.run_worker(roles=["scheduler", "campaign-consumer", "worker"]))
         await offer()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
-        await (await loans()).close()
         print(
             "to go on by hand:", *(f"export {name}='{os.environ[name]}'" for name in ("CRM_URL", "LOANS_URL")), sep="\n"
         )

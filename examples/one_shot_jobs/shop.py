@@ -3,26 +3,23 @@
 import asyncio
 from typing import Any
 
-from tickwright import Job, Tickwright
+from tickwright import Job, JobHandle, Tickwright
 
 app = Tickwright()
-reminded: asyncio.Queue[int] = asyncio.Queue()
 
 
 @app.job("order.remind", timeout="5s", retry={"base": "1s", "cap": "1m"})
-async def remind(job: Job, order_id: int) -> None:
+async def remind(job: Job, order_id: int) -> str:
     """Remind the customer; `job.id` is the same on every attempt, so a second mail can be recognised."""
     print(f"reminding of order {order_id} (job {job.id}, attempt {job.attempt})")
-    await reminded.put(order_id)
+    return f"order {order_id}: reminded"
 
 
-async def take_order(connection: Any, customer: str) -> int:
+async def take_order(connection: Any, customer: str) -> JobHandle[str]:
     """Store the order and schedule its reminder, in the caller's transaction."""
     order_id: int = await connection.fetchval("INSERT INTO shop_orders (customer) VALUES ($1) RETURNING id", customer)
-    await app.schedule(
-        "order.remind", {"order_id": order_id}, delay="2s", key=f"remind-{order_id}", connection=connection
-    )
-    return order_id
+    reminder = remind.options(delay="2s", key=f"remind-{order_id}", connection=connection)
+    return await reminder.schedule(order_id)
 
 
 class PaymentError(Exception):
@@ -43,14 +40,14 @@ async def main() -> None:
         )
         async with app.pool.acquire() as connection:
             async with connection.transaction():
-                kept = await take_order(connection, "ann")
+                reminder = await take_order(connection, "ann")
             try:
                 async with connection.transaction():
                     await take_order(connection, "bob")
                     pay("bob")
             except PaymentError as error:
                 print(f"rolled back: {error}")  # the order and its reminder never were
-        assert await reminded.get() == kept
+        print(await reminder.result(timeout="1m"))
         worker.cancel()
         await asyncio.wait([worker])
     print("done")

@@ -6,12 +6,11 @@ Start it with ``python examples/reconciliation/ledger.py``.
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 
-from tickwright import BatchChunk, Tickwright
+from tickwright import BatchChunk, Tickwright, resource
 from tickwright.embedded import ensure_reader
 
 app = Tickwright(config=Path(__file__).with_name("tickwright.toml"))
@@ -31,22 +30,18 @@ TABLES = """
 """
 
 
-@asynccontextmanager
-async def open_ledger() -> AsyncIterator[asyncpg.Connection]:
-    """Give a connection to our own tables, for the length of a chunk."""
-    connection = await asyncpg.connect(os.environ["LEDGER_URL"])
-    try:
-        yield connection
-    finally:
-        await connection.close()
+@app.lifespan
+async def databases() -> AsyncIterator[dict[str, object]]:
+    """Open our own tables, in each process that works on chunks."""
+    async with asyncpg.create_pool(os.environ["LEDGER_URL"], min_size=1, max_size=4) as ledger:
+        yield {"ledger": ledger}
 
 
 @app.batch("ledger.reconcile", audience=ENTRIES)  # with cron="0 3 * * *" it runs every night
-async def reconcile(chunk: BatchChunk) -> None:
+async def reconcile(chunk: BatchChunk, ledger: asyncpg.Pool = resource()) -> None:
     """Compare one chunk of the bank's entries with ours, and take theirs where they differ."""
     theirs = {int(entry.id): entry.fields["cents"] async for entry in chunk.members()}
-    async with open_ledger() as ledger:
-        rows = await ledger.fetch(OURS, list(theirs))
+    rows = await ledger.fetch(OURS, list(theirs))
     ours = {row["id"]: row["cents"] for row in rows}
     wrong = {number: cents for number, cents in theirs.items() if ours.get(number) != cents}
     for number, cents in wrong.items():
@@ -69,8 +64,7 @@ async def main() -> None:
     """Make both tables, and reconcile them twice."""
     async with app:
         os.environ["LEDGER_URL"] = app.database.url
-        async with open_ledger() as ledger:
-            await ledger.execute(TABLES)
+        await app.pool.execute(TABLES)
         # the bank's own database in real life, read as a plain role: a superuser is refused
         os.environ["BANK_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "bank_reader")
         working = asyncio.create_task(app.run_worker(roles=["campaign-consumer"]))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tickwright.app import Tickwright
-    from tickwright.app.jobs import JobCall, JobFunction, JobHandle, JobOptions
+    from tickwright.app.jobs import ChunkFunction, JobCall, JobFunction, JobHandle, JobOptions
     from tickwright.app.resources import Tracked
     from tickwright.capabilities.batches.executions.work import BatchChunk, BatchRun, Member
     from tickwright.capabilities.fanout.handlers import EntityTask
+    from tickwright.capabilities.jobs.chunks import ChunkItem, JobChunk
     from tickwright.capabilities.jobs.enqueue import Scheduled
     from tickwright.capabilities.jobs.model import Completed, Fail, Job, Retry, Snooze
     from tickwright.capabilities.jobs.requests import NewJob
@@ -37,6 +38,8 @@ _HOMES = {
     "Answer": "tickwright.capabilities.polling.consumer.courier",
     "BatchChunk": "tickwright.capabilities.batches.executions.work",
     "BatchRun": "tickwright.capabilities.batches.executions.work",
+    "ChunkFunction": "tickwright.app.jobs",
+    "ChunkItem": "tickwright.capabilities.jobs.chunks",
     "Completed": "tickwright.capabilities.jobs.model",
     "Contended": "tickwright.domain.errors",
     "EntityTask": "tickwright.capabilities.fanout.handlers",
@@ -45,6 +48,7 @@ _HOMES = {
     "Job": "tickwright.capabilities.jobs.model",
     "JobCall": "tickwright.app.jobs",
     "JobCancelled": "tickwright.domain.errors",
+    "JobChunk": "tickwright.capabilities.jobs.chunks",
     "JobFailed": "tickwright.domain.errors",
     "JobFunction": "tickwright.app.jobs",
     "JobHandle": "tickwright.app.jobs",
@@ -72,6 +76,8 @@ __all__ = [
     "Answer",
     "BatchChunk",
     "BatchRun",
+    "ChunkFunction",
+    "ChunkItem",
     "Completed",
     "Contended",
     "EntityTask",
@@ -80,6 +86,7 @@ __all__ = [
     "Job",
     "JobCall",
     "JobCancelled",
+    "JobChunk",
     "JobFailed",
     "JobFunction",
     "JobHandle",

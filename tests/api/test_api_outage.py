@@ -18,7 +18,7 @@ async def test_a_request_during_an_outage_gets_503_and_logs_no_traceback(
 
     async with running_api(database_url) as api:
         monkeypatch.setattr(api.service, "schedule_text", unavailable)
-        monkeypatch.setattr(api.service, "get", unavailable)
+        monkeypatch.setattr(api.service, "get_raw", unavailable)
         with capture_logs() as logs:
             lane = await api.admin.post("/v1/jobs", {"task_type": "noop"})
             route = await api.admin.get("/v1/jobs/1")
@@ -55,7 +55,7 @@ async def test_an_internal_error_in_a_route_is_a_problem_document(
         raise ZeroDivisionError("a secret of ours")
 
     async with running_api(database_url) as api:
-        monkeypatch.setattr(api.service, "get", broken)
+        monkeypatch.setattr(api.service, "get_raw", broken)
         with capture_logs() as logs:
             answer = await api.admin.get("/v1/jobs/1")
     answer.says(500, "internal_error")

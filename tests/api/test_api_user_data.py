@@ -22,7 +22,7 @@ from tickwright.ports.views import HIDDEN, Page, UserData, set_sight, shown
 
 CANARY = "canary-7f3a"
 DATA = {"who": CANARY}
-STREAMS = {"/v1/stream"}
+STREAMS = {"/v1/stream", "/v1/jobs/{job_id}/events"}
 FILES = {"/v1/reports/{report_id}/file", "/v1/report-files/{report_id}"}
 SHOWS = {
     "/v1/jobs/{job_id}",

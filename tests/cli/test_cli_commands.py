@@ -56,6 +56,8 @@ def test_a_jobs_life_in_commands(mail: dict[str, str]) -> None:
     assert again == {"id": made["id"], "created": False}
     number = str(made["id"])
     assert ok("jobs", "show", number, "--json", env=mail).json["payload"] == {"to": "ann"}
+    assert ok("jobs", "show", number, "--wait", "1ms", "--json", env=mail).json["status"] == "pending"
+    assert tickwright("jobs", "show", number, "--wait", "2m", "--json", env=mail).error["code"] == "invalid_wait"
     assert [job["id"] for job in ok("jobs", "list", "--status", "pending", "--json", env=mail).json["items"]] == [
         made["id"]
     ]

@@ -85,6 +85,16 @@ async def test_the_tour_runs_from_top_to_bottom(database_url: str, monkeypatch: 
     assert ran.count("sql") >= 3
 
 
+async def test_the_page_of_jobs_runs_from_top_to_bottom(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python block of the page, in order, in one program."""
+    for name, value in environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0").items():
+        monkeypatch.setenv(name, value)
+    names: dict[str, Any] = {"__name__": "jobs"}
+    for _, text in blocks(DOCS / "jobs.md", "python"):
+        await run_python(text, names)
+    assert names["Mailer"].sent == ["ann"]
+
+
 async def test_the_readmes_first_screen_works(database_url: str, tmp_path: Path) -> None:
     """The Python example reminds of its invoice, its report can be declared; the SQL examples do what they say."""
     [(_, program), (_, report)] = blocks(ROOT / "README.md", "python")

@@ -54,6 +54,7 @@ class Api:
             for path, answering in plugin.fast_routes(context.plugin_context, gate).items()
         }
         self._long_routes = any_of(route for plugin in context.plugins for route in plugin.long_routes)
+        self._endless_routes = any_of(route for plugin in context.plugins for route in plugin.endless_routes)
         self.framework = _framework(context, self._auth, gate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,7 +99,9 @@ class Api:
     def _bounds(self, method: str, path: str) -> AbstractContextManager[Any]:
         if method not in SAFE_METHODS:
             return nullcontext() if is_of_many(path) or self._long_routes.fullmatch(path) else self._changing()
-        return nullcontext() if is_endless(path) else within(self._context.limits.read_timeout.total_seconds())
+        if is_endless(path) or self._endless_routes.fullmatch(path):
+            return nullcontext()
+        return within(self._context.limits.read_timeout.total_seconds())
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

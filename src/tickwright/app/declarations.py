@@ -5,15 +5,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from tickwright.domain.errors import Rejected, takes_one
 from tickwright.domain.retries import RetryPolicy
+from tickwright.domain.time_texts import format_duration
 from tickwright.plugin import Registrations
 from tickwright.plugin.lifespan import Lifespan, Middleware, opener_of
 
 if TYPE_CHECKING:  # a program loads the capabilities that it declares something for
-    from tickwright.app.jobs import JobDecorator
+    from tickwright.app.jobs import ChunkDecorator, JobDecorator
     from tickwright.app.scheduling import JobCalls
     from tickwright.capabilities.batches.executions.work import DeclaredBatch, Plan
     from tickwright.capabilities.batches.executions.work import Function as BatchFunction
@@ -34,18 +35,43 @@ def declare_job(name: str, function: "Function", options: Mapping[str, Any], lif
     Raises:
         Rejected: ``invalid_task_type`` with every mistake, or ``invalid_handler``. Permanent.
     """
-    from tickwright.capabilities.jobs.handlers import make_handler
+    from tickwright.capabilities.jobs.handlers import make_chunk_handler, make_handler
     from tickwright.capabilities.jobs.task_types import read_task_type
 
     problems: list[str] = []
     where = f"@app.job({name!r})"
+    chunk, options = _chunk_options(options, problems, where=where)
     if not _HANDLER_NAME.fullmatch(name):
         problems.append(f"{where}: a handler's name has 1 to 50 letters, digits, '_', '.' or '-', a letter first")
     kind = read_task_type("handler", {"target": "python:handler", **options}, problems, where=where)
     kind = replace(kind, name=name, target=f"python:{name}")
     if problems:
         raise Rejected("invalid_task_type", "\n".join(problems), problems=problems)
+    if chunk is not None:
+        return make_chunk_handler(kind, function, lifespan, size=chunk[0], within=chunk[1])
     return make_handler(kind, function, lifespan)
+
+
+def _chunk_options(
+    options: Mapping[str, Any], problems: list[str], *, where: str
+) -> "tuple[tuple[int, timedelta] | None, dict[str, Any]]":
+    """Return the size of chunks and the wait for them, if the options have some, and the other options."""
+    from tickwright.capabilities.jobs.chunks import SIZE_MAX, WITHIN_DEFAULT, WITHIN_MAX
+
+    left = {name: value for name, value in options.items() if name not in {"batch", "within"}}
+    size = options.get("batch")
+    try:
+        within = as_duration("within", options.get("within"))
+    except Rejected as error:
+        problems.append(f"{where}.{error.message}")
+        within = None
+    if size is None and "within" in options:
+        problems.append(f"{where}.within: only with batch=…, the most jobs of a chunk")
+    if size is not None and not (type(size) is int and 1 <= size <= SIZE_MAX):
+        problems.append(f"{where}.batch: a whole number from 1 to {SIZE_MAX:,}")
+    if within is not None and within > WITHIN_MAX:
+        problems.append(f"{where}.within: at most {format_duration(WITHIN_MAX)}")
+    return (None if size is None else (size, WITHIN_DEFAULT if within is None else within)), left
 
 
 def declare_partner(name: str, function: "Courier", options: Mapping[str, Any]) -> "DeclaredPartner":
@@ -194,6 +220,22 @@ class Declarations:
         self.registrations.lifespan.add_middleware(function)
         return function
 
+    @overload
+    def job(
+        self,
+        name: str,
+        *,
+        batch: int,
+        within: Duration | None = None,
+        timeout: Duration | None = None,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        keep_history: bool = True,
+    ) -> "ChunkDecorator": ...
+
+    @overload
     def job(
         self,
         name: str,
@@ -204,7 +246,21 @@ class Declarations:
         concurrency: int | None = None,
         rate: str | None = None,
         keep_history: bool = True,
-    ) -> "JobDecorator":
+    ) -> "JobDecorator": ...
+
+    def job(
+        self,
+        name: str,
+        *,
+        batch: int | None = None,
+        within: Duration | None = None,
+        timeout: Duration | None = None,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        keep_history: bool = True,
+    ) -> "JobDecorator | ChunkDecorator":
         """Register the decorated function as the handler of one-shot jobs called ``name``.
 
         The function takes the :class:`~tickwright.Job`, then arguments that are read from the payload by name and
@@ -220,6 +276,9 @@ class Declarations:
             concurrency: Concurrent attempts in all workers together; no limit by default.
             rate: Starts in all workers together, such as ``"50/s"``.
             keep_history: Whether completed jobs stay readable for the retention time.
+            batch: The function takes a :class:`~tickwright.JobChunk` of up to so many jobs at once, 1 to 10,000, and no
+                more than the worker has slots for the type. Each job has its own outcome. Limits count jobs.
+            within: How long the oldest job of a chunk waits for others, at most 1 min; 1 s by default.
 
         Raises:
             Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
@@ -227,13 +286,13 @@ class Declarations:
         options = _given(locals())
 
         def register(function: Any) -> Any:
-            from tickwright.app.jobs import JobFunction, SyncJobFunction
+            from tickwright.app.jobs import ChunkFunction, JobFunction, SyncJobFunction
             from tickwright.capabilities.jobs.handlers import HandlerRegistry
 
             handler = declare_job(name, function, options, self.registrations.lifespan)
             self.registrations.of(HandlerRegistry).add(handler)
-            kind = JobFunction if handler.is_async else SyncJobFunction
-            return kind(cast("JobCalls", self), handler)
+            kind: type[Any] = JobFunction if handler.is_async else SyncJobFunction
+            return (kind if batch is None else ChunkFunction)(cast("JobCalls", self), handler)
 
         return cast("JobDecorator", register)
 

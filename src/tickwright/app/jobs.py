@@ -15,7 +15,7 @@ and an editor completes it. At run time the same struct that the worker reads th
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
@@ -29,6 +29,7 @@ from tickwright.domain.strict_json import from_json_value
 if TYPE_CHECKING:
     from tickwright.app.scheduling import JobCalls
     from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
+    from tickwright.capabilities.jobs.chunks import JobChunk
     from tickwright.capabilities.jobs.handlers import Handler
     from tickwright.capabilities.jobs.model import Job
     from tickwright.capabilities.jobs.results import JobState
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class JobCall(NewJob, Generic[R], frozen=True):
@@ -68,11 +70,10 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id}, created={self.created})"
 
-    async def result(self, *, timeout: Duration | None = None) -> R:
+    async def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end of the job and return its result, decoded to the handler's return type.
 
-        A notification ends the wait; all waits of a program share one connection. The job has to be committed: a wait
-        inside the transaction that schedules it does not end.
+        A notification ends the wait; all waits of a program share one connection. The job has to be committed.
 
         Args:
             timeout: How long to wait, such as ``"10s"``; ``None`` waits without a limit.
@@ -81,13 +82,13 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
             JobFailed: Its last attempt failed. Permanent.
             JobCancelled: It was cancelled, or it expired. Permanent.
             Unavailable: ``result_timeout``: it has not ended yet. Retry. ``app_not_open``.
-            Rejected: ``job_not_found``: it has ended, and its type keeps no history. Permanent.
+            Rejected: ``job_not_found``: it is not committed, or it has ended and its type keeps no history. Permanent.
         """
         return await self.app.result(self.id, timeout=timeout, returns=self.returns)  # type: ignore[no-any-return]
 
-    def result_sync(self, *, timeout: Duration | None = None) -> R:
+    def result_sync(self, timeout: Duration | None = None) -> R:
         """Do what :meth:`result` does in a synchronous program, inside ``with app:``."""
-        return self.app.run_sync(self.result(timeout=timeout))
+        return self.app.run_sync(self.result(timeout))
 
     def progress(self) -> AsyncIterator[Any]:
         """Return the values that the handler reports with ``job.progress``, as they come, until the job ends."""
@@ -228,6 +229,10 @@ class JobOptions(Generic[P, R]):
         check_new_job(call)
         return call if given.key is None else with_digest(call)
 
+    def _call_with(self, given: Any) -> JobCall[R]:
+        """Return the call of a mapping of arguments; of a chunk's job, of its value."""
+        return self._call(*self._handler.arguments.split(given))
+
     async def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Schedule one job with the handler's arguments; on return it is committed, or part of your transaction.
 
@@ -248,17 +253,19 @@ class JobOptions(Generic[P, R]):
         Args:
             calls: Of :meth:`call`, with their own options, or mappings of arguments, with the options of this object.
         """
-        jobs = [call if isinstance(call, JobCall) else self._call((), call) for call in calls]
+        jobs = [call if isinstance(call, JobCall) else self._call_with(call) for call in calls]
         return await self._app.schedule_many(jobs, connection=self._options.connection)
 
     def schedule_many_sync(self, calls: Iterable[JobCall[R] | Mapping[str, Any]]) -> list[JobHandle[R]]:
         """Do what :meth:`schedule_many` does in a synchronous program."""
-        jobs = [call if isinstance(call, JobCall) else self._call((), call) for call in calls]
+        jobs = [call if isinstance(call, JobCall) else self._call_with(call) for call in calls]
         return self._app.schedule_many_sync(jobs, connection=self._options.connection)
 
 
 class JobFunction(JobOptions[P, R]):
     """The handler of a job: an ``async`` function that can be called as before, and scheduled with its arguments."""
+
+    __name__: str
 
     def __init__(self, app: "JobCalls", handler: "Handler") -> None:
         super().__init__(app, handler)
@@ -275,6 +282,8 @@ class JobFunction(JobOptions[P, R]):
 class SyncJobFunction(JobOptions[P, R]):
     """The same for a synchronous function, which runs in a thread."""
 
+    __name__: str
+
     def __init__(self, app: "JobCalls", handler: "Handler") -> None:
         super().__init__(app, handler)
         update_wrapper(self, handler.function)
@@ -285,6 +294,38 @@ class SyncJobFunction(JobOptions[P, R]):
 
     def __repr__(self) -> str:
         return f"<job {self.name!r}>"
+
+
+class ChunkFunction(JobOptions[[T], Any], Generic[T]):
+    """A handler of chunks; it is scheduled with the value of one item: ``await index.schedule(document)``."""
+
+    __name__: str
+
+    def __init__(self, app: "JobCalls", handler: "Handler") -> None:
+        super().__init__(app, handler)
+        update_wrapper(self, handler.function)
+
+    async def __call__(self, chunk: "JobChunk[T]", /) -> None:
+        """Call the function, as in a test of it."""
+        await self._handler.function(chunk)
+
+    async def schedule_many(self, calls: "Iterable[JobCall[Any] | T]") -> list[JobHandle[Any]]:  # type: ignore[override]
+        """Schedule many values or calls, all or none; one handle each, in order."""
+        return await super().schedule_many(cast("Any", calls))
+
+    def schedule_many_sync(self, calls: "Iterable[JobCall[Any] | T]") -> list[JobHandle[Any]]:  # type: ignore[override]
+        """Do what :meth:`schedule_many` does in a synchronous program."""
+        return super().schedule_many_sync(cast("Any", calls))
+
+    def __repr__(self) -> str:
+        return f"<job {self.name!r}>"
+
+
+class ChunkDecorator(Protocol):
+    """What ``app.job(name, batch=…)`` returns."""
+
+    def __call__(self, function: "Callable[[JobChunk[T]], Coroutine[Any, Any, None]]", /) -> ChunkFunction[T]:
+        """Register the function."""
 
 
 class JobDecorator(Protocol):

@@ -45,3 +45,10 @@ async def work(job: Job) -> None:
     os.write(_log, b"S %d\n" % job.id)
     await asyncio.sleep(WORK_S)
     os.write(_log, b"E %d\n" % job.id)
+
+
+@app.job("answer", timeout="60s")
+async def answer(_job: Job, seconds: float) -> float:
+    """Take so long, and return the instant of the end."""
+    await asyncio.sleep(seconds)
+    return time.time()

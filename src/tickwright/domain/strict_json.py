@@ -189,7 +189,7 @@ def quoted(text: str) -> str:
 
 
 # Users' types. msgspec handles dataclasses, its own structs, TypedDict, NamedTuple, UUID, Decimal, dates and times,
-# enums, and containers of them. A pydantic model validates and dumps itself; it is recognised without an import of pydantic.
+# enums, and containers of them. A pydantic model validates and dumps itself; it is recognised without an import.
 
 
 def is_model(kind: type) -> bool:
@@ -208,4 +208,19 @@ def from_json_value(kind: type, value: Any) -> Any:
     """Return the model of JSON values: the ``dec_hook``; its ``ValidationError`` is a ``ValueError``."""
     if is_model(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined]
+    if isinstance(value, kind):  # object, or a protocol
+        return value
     raise TypeError(f"{kind.__name__} cannot be read from JSON")
+
+
+_INT_DIGITS_MAX = 4300
+"""Python refuses to read longer integers."""
+
+
+def decode_stored(text: str | bytes) -> Any:
+    """Return the value of JSON from PostgreSQL, which is valid; a number beyond what Python reads is infinite."""
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> float:
+    return int(digits) if len(digits) <= _INT_DIGITS_MAX else float(digits)

@@ -94,6 +94,7 @@ class Plugin:
         long_routes: Paths of its routes whose changes have a minute for each statement instead of ten seconds in all,
             as the routes have them: ``/v1/accounts/{account_id}/preview``. Actions on a list, such as
             ``/v1/jobs:cancel``, need no entry.
+        endless_routes: Paths of its routes whose answers last as long as their readers, so that no time limits them.
         broker_dead_letters: Kinds of dead letters that stay in a broker, with their own columns, of which the first is
             the filter of ``GET /v1/dead-letters/KIND``.
         lease_purposes: What only the holder of each of its leases does, for operators, by the name of the lease or the
@@ -108,6 +109,7 @@ class Plugin:
     parts: ClassVar[Mapping[str, str]] = {}
     config_checks: ClassVar[Mapping[str, str]] = {}
     long_routes: ClassVar[Sequence[str]] = ()
+    endless_routes: ClassVar[Sequence[str]] = ()
     broker_dead_letters: ClassVar[Mapping[str, Sequence[str]]] = {}
     lease_purposes: ClassVar[Mapping[str, str]] = {}
 

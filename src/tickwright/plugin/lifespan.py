@@ -179,21 +179,25 @@ class Lifespan:
 
     @asynccontextmanager
     async def opened(self, installation: Any) -> AsyncIterator[None]:
-        """Open everything for a process.
+        """Open everything for a process; a lifespan ends normally, whatever stops the process.
 
         Raises:
             Rejected: ``invalid_resources``, ``resource_missing`` with every mistake. Permanent.
             Exception: What a lifespan of the program raises.
         """
+        values: dict[str, Any] = {}
         async with AsyncExitStack() as stack:
-            values: dict[str, Any] = {}
             for opener in self._openers:
                 opened = await stack.enter_async_context(opener(installation))
                 if taken := opened.keys() & values.keys():
                     raise Rejected("invalid_resources", f"two lifespans yield {min(taken)!r}")
                 values |= opened
-            with self.holding(values):
-                yield
+            stack.enter_context(self.holding(values))
+            entered = stack.pop_all()
+        try:
+            yield
+        finally:
+            await entered.aclose()
 
     @contextmanager
     def holding(self, values: Mapping[str, Any], *, only: Callable[..., Any] | None = None) -> Iterator[None]:

@@ -58,7 +58,7 @@ class EventStream(Response):
         transport = scope.get(TRANSPORT)
         _keep_buffers_small(transport)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(client_gone(receive))
         try:
             async for piece in self._pieces(subscriber, gone):
                 async with asyncio.timeout(UNREAD_S):
@@ -85,7 +85,7 @@ class EventStream(Response):
                 yield b": still here\n\n"
 
 
-async def _gone(receive: Receive) -> None:
+async def client_gone(receive: Receive) -> None:
     """Return when the client has left; ignore what it sends."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -19,7 +19,7 @@ from tickwright.store.pool import RELEASE_BOUNDED_S, open_pool
 READ_S = 0.1
 SOON_S = READ_S + 2 * LEAST_S + RELEASE_BOUNDED_S + 4  # for a busy machine, too; without bounds it takes a minute
 LIMITS = ApiLimits(read_timeout=timedelta(seconds=READ_S), key_age_max=timedelta(minutes=5))
-STREAMS = {"/v1/stream"}
+STREAMS = {"/v1/stream", "/v1/jobs/{job_id}/events"}
 NO_DATABASE = {
     "/v1/session", "/v1/openapi.json", "/v1/overview", "/v1/dead-letters/reports", "/healthz", "/readyz", "/metrics"
 }  # fmt: skip

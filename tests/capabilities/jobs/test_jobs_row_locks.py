@@ -20,6 +20,7 @@ from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Pool, open_pool
+from tickwright.store.queries import load
 
 LOCK = "SELECT FROM ONLY tickwright.scheduled_tasks WHERE id = ANY ($1::bigint[]) FOR UPDATE"
 MARKS = {
@@ -108,6 +109,14 @@ async def test_a_claim_from_the_head_takes_rows_that_carry_an_old_mark(database_
         async with marking(database_url, mark, ids[::2]):
             pass
         assert await owner.claim(bounded=False) == ids
+
+
+async def test_a_bounded_claim_takes_rows_that_waiters_marked(database_url: str) -> None:
+    """A wait for a result delays no job, though its mark looks like a lock."""
+    async with open_owner(database_url) as owner:
+        ids = await fill(owner.pool, 20)
+        await owner.pool.fetch(load("tickwright.capabilities.jobs.sql", "awaited.sql")["mark"], ids[::2])
+        assert await owner.claim(bounded=True) == ids
 
 
 async def test_a_claim_from_the_head_takes_marked_rows_that_a_bounded_one_skipped(database_url: str) -> None:

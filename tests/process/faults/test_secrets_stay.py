@@ -220,7 +220,7 @@ async def _everything(pool: Pool, binds: list[str], key: str, env: dict[str, str
             places[path] = await _text(client, f"http://{bind}{path}")
         document = json.loads(await _text(client, f"http://{binds[0]}/v1/openapi.json"))
         for path, item in document["paths"].items():
-            if "get" in item and path != "/v1/stream":
+            if "get" in item and path not in {"/v1/stream", "/v1/jobs/{job_id}/events"}:
                 places[path] = await _text(client, f"http://{binds[0]}{_filled(path)}")
         places["/v1/stream"] = await _event(client, f"http://{binds[0]}/v1/stream")
     for command in COMMANDS:

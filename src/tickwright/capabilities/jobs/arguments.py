@@ -1,4 +1,4 @@
-"""The arguments of a handler: written to a payload by whoever schedules, read from it by the worker.
+"""The arguments of a handler: written to a payload where a job is scheduled, read from it by the worker.
 
 Both sides use one struct, which is made from the handler's signature. So a call that the handler could not read is
 refused when it is scheduled, not when it runs.
@@ -79,7 +79,7 @@ class Arguments:
         try:
             found = self._get(self._decode(payload))
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise PayloadInvalid(_shortened(str(error))) from error
+            raise PayloadInvalid(shortened(str(error))) from error
         return {self.names[0]: found} if len(self.names) == 1 else dict(zip(self.names, found, strict=True))
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,6 +95,10 @@ class Arguments:
                 raise Rejected("invalid_arguments", f"the job's arguments: {error}") from None
         return dict(kwargs)
 
+    def split(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return a mapping of arguments as the arguments of a call."""
+        return (), given
+
     def check(self, payload: str) -> str:
         """Return a payload that the handler can read.
 
@@ -105,7 +109,7 @@ class Arguments:
             try:
                 self._decode(payload)
             except msgspec.ValidationError as error:
-                raise Rejected("invalid_arguments", f"the job's arguments: {_shortened(str(error))}") from None
+                raise Rejected("invalid_arguments", f"the job's arguments: {shortened(str(error))}") from None
         return payload
 
 
@@ -118,7 +122,7 @@ def _result_type(function: Callable[..., Any]) -> Any:
     return Any
 
 
-def _shortened(message: str) -> str:
+def shortened(message: str) -> str:
     """Return msgspec's message, which quotes a refused value whole and ends with its place, shortened."""
     if len(message) <= MESSAGE_CHARS_MAX:
         return message

@@ -13,9 +13,11 @@ does not name are ignored, so that a payload may get new fields before its handl
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from tickwright.capabilities.jobs.arguments import Arguments
+from tickwright.capabilities.jobs.chunks import ChunkArguments, ChunkCall
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.engine.registry import Registry
 from tickwright.plugin.lifespan import Around, Lifespan
@@ -35,7 +37,7 @@ class Handler:
 
     defaults: TaskType
     function: Function
-    arguments: Arguments
+    arguments: Arguments | ChunkArguments
     call: Call
     is_async: bool
     lifespan: Lifespan
@@ -61,6 +63,15 @@ def make_handler(defaults: TaskType, function: Function, lifespan: Lifespan | No
     lifespan = lifespan or Lifespan()
     call = _call_of(lifespan.filled(function), arguments)
     return Handler(defaults, function, arguments, call, inspect.iscoroutinefunction(function), lifespan)
+
+
+def make_chunk_handler(
+    defaults: TaskType, function: Function, lifespan: Lifespan, *, size: int, within: timedelta
+) -> Handler:
+    """Wrap ``function`` as the handler of chunks of ``defaults.name``. Errors as :func:`make_handler`."""
+    arguments = ChunkArguments(function)
+    call = ChunkCall(lifespan.filled(function), arguments, size=size, within=within)
+    return Handler(defaults, function, arguments, call, True, lifespan)
 
 
 def _call_of(function: Function, arguments: Arguments) -> Call:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.enqueue import Enqueuer
     from tickwright.capabilities.jobs.results import JobResults
+    from tickwright.capabilities.jobs.waits import JobWaits
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -55,6 +56,7 @@ class JobsPlugin(Plugin):
         "alert_rules": "tickwright.capabilities.jobs.alerts:RULES",
         "holdings": "tickwright.capabilities.jobs.worker.claims:HOLDINGS",
     }
+    endless_routes = ("/v1/jobs/{job_id}/events",)
     config_checks: ClassVar = {"task_types": "tickwright.capabilities.jobs.task_types:read_task_type"}
 
     def provide(self, context: Context) -> None:
@@ -76,12 +78,19 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.results import JobResults
             from tickwright.engine.wakeup.on_demand import DirectAccess
 
-            made = JobResults(context.pool, ports.get(DirectAccess))
+            made = JobResults(context.pool, ports.find(DirectAccess) or DirectAccess(None))
             ports.on_close(made.aclose)
             return made
 
+        def waits() -> "JobWaits":
+            from tickwright.capabilities.jobs.results import JobResults
+            from tickwright.capabilities.jobs.waits import JobWaits
+
+            return JobWaits(ports.get(JobResults))
+
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
+        ports.offer("tickwright.capabilities.jobs.waits:JobWaits", waits)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
 
     async def declare(self, context: Context) -> None:
@@ -124,6 +133,10 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.retention import JobRetention
 
             context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
+        if "api" in context.roles and context.callers is not None:
+            from tickwright.capabilities.jobs.waits import JobWaits
+
+            context.run(context.callers.ports.get(JobWaits))
         if WORKER not in context.roles:
             return
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
@@ -154,8 +167,12 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
         from tickwright.capabilities.jobs.rest import job_routes
+        from tickwright.capabilities.jobs.waits import JobWaits
 
-        return job_routes(context.ports.get(JobService), gate), figure_routes(TypeFigureReader(context.pool), gate)
+        waits = context.ports.get(JobWaits)
+        return job_routes(context.ports.get(JobService), waits, gate), figure_routes(
+            TypeFigureReader(context.pool), gate
+        )
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:
         """Return the route that schedules one job."""

@@ -3,9 +3,11 @@
 The gate provides the caller, the role and the body. Bodies are read strictly, so no route lets FastAPI parse one.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
@@ -39,7 +41,9 @@ from tickwright.capabilities.jobs.requests import (
     TaskTypeRequest,
     key_of,
 )
-from tickwright.capabilities.jobs.states import JobStatus
+from tickwright.capabilities.jobs.results import JobState
+from tickwright.capabilities.jobs.states import FINAL, JobStatus
+from tickwright.capabilities.jobs.waits import JobProgress, JobWaits, parse_wait
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.signatures import RotateRequest
@@ -49,19 +53,34 @@ from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation, Page, sees_user_data, sight
+from tickwright.rest.event_stream import EventStream, client_gone
 from tickwright.rest.gate import Gate
 from tickwright.rest.problems import SAFE_HEADERS
-from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, accepts, answer, answers, instant_of
+from tickwright.rest.routing import (
+    NDJSON,
+    Cursor,
+    Id,
+    Instant,
+    Limit,
+    StructSchema,
+    accepts,
+    answer,
+    answers,
+    instant_of,
+)
+from tickwright.store.bounds import Abandoned, within
 
 SCOPE = "jobs:schedule"
+READ_S = 10.0
 TypeName = Annotated[str, Path(min_length=1, max_length=50)]
 
 
-def job_routes(service: JobService, gate: Gate, bounds: ScheduleBounds = BOUNDS) -> APIRouter:
+def job_routes(service: JobService, waits: JobWaits, gate: Gate, bounds: ScheduleBounds = BOUNDS) -> APIRouter:
     """Return every route of this capability, below ``/v1``."""
     router = APIRouter()
     _scheduling(router, service, gate, bounds)
     _reading(router, service, gate)
+    _waiting(router, service, waits, gate)
     _acting(router, service, gate)
     _bulk_actions(router, service.many, gate)
     _task_types(router, service, gate)
@@ -178,15 +197,66 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
         return answer(await service.count(which))
 
-    @router.get("/v1/jobs/{job_id}", tags=["jobs"], dependencies=viewer, **answers(JobDetail))
-    async def get_job(job_id: Id) -> Response:
-        """Return one job, live or finished."""
-        return answer(await service.get(job_id))
-
     @router.get("/v1/jobs/{job_id}/explain", tags=["jobs"], dependencies=viewer, **answers(Explanation))
     async def explain_job(job_id: Id) -> Response:
         """Explain why a job is in its state."""
         return answer(await service.explain(job_id))
+
+
+Wait = Annotated[
+    str | None,
+    Query(max_length=40, description="Answer when the job has ended, after this time at the latest; 1ms to 60s"),
+]
+_EVENTS = {
+    "description": "Server-sent events named `job`, each with a JobProgress as its data; a final status is in the last",
+    "content": {"text/event-stream": {"schema": StructSchema(JobProgress, {"type": "string"})}},
+}
+
+
+def _waiting(router: APIRouter, service: JobService, waits: JobWaits, gate: Gate) -> None:
+    viewer = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/jobs/{job_id}", tags=["jobs"], **answers(JobDetail))
+    async def get_job(request: Request, job_id: Id, caller: viewer, wait: Wait = None) -> Response:
+        """Return one job, live or finished; with `wait` when it has ended, or its present state when the time is over.
+
+        503 `too_many_waits` where too many requests of the key, or in the process, wait already.
+        """
+        time = None if wait is None else parse_wait(wait)
+        job = await service.get_raw(job_id)
+        if time is None or job.status in FINAL:
+            return answer(job)
+        ended = await _unless_gone(request, waits.wait(job_id, time, caller))
+        with within(READ_S):  # the time of the request itself is over
+            try:
+                job = await service.get_raw(job_id)
+            except Rejected:
+                if ended is None:
+                    raise
+                job = msgspec.structs.replace(job, status=ended.status)  # completed, and its type keeps no history
+        return answer(job)
+
+    @router.get("/v1/jobs/{job_id}/events", tags=["jobs"], responses={200: _EVENTS})
+    async def stream_job(job_id: Id, caller: viewer) -> Response:
+        """Stream a job's state, its progress and its end as server-sent events; 503 `too_many_streams`.
+
+        The stream ends with the job, and after five minutes at the latest: then connect again.
+        """
+        await service.get_raw(job_id)
+        return EventStream(waits.stream(job_id, caller, sight()), "job")
+
+
+async def _unless_gone(request: Request, waiting: Coroutine[Any, Any, JobState | None]) -> JobState | None:
+    """Return the end of ``waiting``. Raises ``Abandoned`` as soon as the client has left."""
+    wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(client_gone(request.receive))
+    try:
+        await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not wait.done():
+            raise Abandoned
+        return wait.result()
+    finally:
+        wait.cancel()
+        gone.cancel()
 
 
 def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:

@@ -4,8 +4,8 @@
 
     a waiter marks the live row ──▶ whatever ends the job deletes that row ──▶ its trigger notifies ──▶ the waiter reads
 
-No end is missed. A mark that commits before the end is seen by it: the DELETE waits for the lock of the row and reads it
-again. A mark that comes after the end finds no live row, and the waiter reads the finished one. A notification is a
+No end is missed. A mark that commits before the end is seen by it: the DELETE waits for the lock of the row and reads
+it again. A mark that comes after the end finds no live row, and the waiter reads the finished one. A notification is a
 hint: what a waiter returns is read from the tables. Every waiter reads again after the connection opens or ends, and
 now and then.
 
@@ -14,16 +14,16 @@ read goes into shared statements. A waiter that gives up leaves its mark on the 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.strict_json import decode_stored
 from tickwright.domain.time_texts import format_duration
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.tasks import is_set_within
@@ -37,7 +37,8 @@ POLL_S = 1.0
 """How often a waiter reads while no notification can arrive, and how soon again while the database is unavailable."""
 RECHECK_S = 30.0
 """How often it reads in spite of notifications, in case that a connection is dead without its knowledge."""
-LOCKED_S, LOCKED_MAX_S = 0.01, 0.5
+LOCKED_S = 0.01
+LOCKED_MAX_S = 0.5
 """When a row that another session has locked is marked again: at first, and at last."""
 MARKED_AT_ONCE = 1000
 READ_AT_ONCE = 100
@@ -109,7 +110,12 @@ class JobResults:
         """How many wait now."""
         return sum(map(len, self._waiting.values()))
 
-    async def wait(self, job_id: int, timeout: timedelta | None = None) -> JobState:  # noqa: ASYNC109  part of the contract
+    @property
+    def listens(self) -> bool:
+        """Whether notifications arrive now."""
+        return self._listener.works
+
+    async def wait(self, job_id: int, timeout: timedelta | None = None) -> JobState:
         """Return the state of a job when it has ended: completed, failed or cancelled.
 
         Args:
@@ -133,7 +139,7 @@ class JobResults:
         text = f"job {job_id} has not ended within {format_duration(timeout)}; it goes on, so wait again"
         raise Unavailable("result_timeout", text, status=504)
 
-    async def follow(self, job_id: int) -> AsyncIterator[JobState]:
+    async def follow(self, job_id: int) -> AsyncGenerator[JobState, None]:
         """Yield the state of a job now, and then each change that is noticed, to its end.
 
         A change of progress or an end is noticed at once, a start by the next reading. Of several changes in a short
@@ -154,17 +160,17 @@ class JobResults:
                 elif not state.has_ended:
                     await self._rest(notified)
 
-    async def progress(self, job_id: int) -> AsyncIterator[Any]:
+    async def progress(self, job_id: int) -> AsyncGenerator[Any, None]:
         """Yield each new value that the handler reports as progress, decoded, until the job ends.
 
         It begins with the present value, if there is one. Errors as :meth:`wait`.
         """
         last = None
-        async with aclosing(self.follow(job_id)) as states:  # type: ignore[type-var]  # an async generator has aclose
+        async with aclosing(self.follow(job_id)) as states:
             async for state in states:
                 if state.progress is not None and state.progress != last:
                     last = state.progress
-                    yield msgspec.json.decode(last)
+                    yield decode_stored(last)
 
     async def aclose(self) -> None:
         """End every wait with ``draining``, and the connection."""
@@ -179,7 +185,7 @@ class JobResults:
         """Yield an event that is set when the job may have changed."""
         if not self._listener.can_listen and not self._has_warned:
             self._has_warned = True
-            advice = "set TICKWRIGHT_DIRECT_DATABASE_URL; without it, and without notifications, results are read once a second"
+            advice = "without TICKWRIGHT_DIRECT_DATABASE_URL and notifications, results are read once a second"
             _log.warning("results.polling_only", advice=advice)
         notified = asyncio.Event()
         waiters = self._waiting.setdefault(job_id, set())

@@ -166,9 +166,15 @@ def list_(
 
 
 @app.command()
-def show(job_id: JobId, as_json: Json = False) -> None:
+def show(
+    job_id: JobId,
+    wait: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Wait until it has ended, at most this long; up to 60s.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Show one job."""
-    job = ask("GET", f"/jobs/{job_id}")
+    job = ask("GET", f"/jobs/{job_id}", query={"wait": wait})
     show_json(job) if as_json else show_fields(job)
 
 

@@ -30,6 +30,7 @@ from tickwright.capabilities.jobs.admin.views import (
     JobDetail,
     JobPage,
     JobView,
+    decoded,
     explain,
     job_detail,
     job_view,
@@ -70,7 +71,11 @@ class JobService:
         return await self.enqueuer.schedule(read_job(body, key=key, now=now, bounds=bounds))
 
     async def get(self, job_id: int) -> JobDetail:
-        """Return one job, live or finished."""
+        """Return one job, live or finished, with its payload, result and progress decoded."""
+        return decoded(await self.get_raw(job_id))
+
+    async def get_raw(self, job_id: int) -> JobDetail:
+        """Do the same with unparsed JSON, for an answer that copies it."""
         row = await self._pool.fetchrow(GET, job_id)
         if row is None:
             raise _not_found(job_id)

@@ -12,6 +12,7 @@ import msgspec
 
 from tickwright.capabilities.jobs.model import furthest_start_s
 from tickwright.domain.masking import masked_address
+from tickwright.domain.strict_json import decode_stored
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, instant_text, wait_text
 from tickwright.domain.traceparent import read_traceparent
 from tickwright.ports.views import AccessGranting, Explanation, Reason, UserData, view
@@ -252,6 +253,13 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
     first = next((attempt.lateness_ms for attempt in log if attempt.fence == 1), None)
     trace = read_traceparent(row["traceparent"])
     return job_view(JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace)
+
+
+def decoded(job: JobDetail) -> JobDetail:
+    """Return a job with its JSON as Python values."""
+    values = {name: getattr(job, name) for name in JobDetail.USER_DATA}
+    found = {name: decode_stored(bytes(value)) for name, value in values.items() if isinstance(value, msgspec.Raw)}
+    return msgspec.structs.replace(job, **found)
 
 
 def attempt_log(row: Mapping[str, Any]) -> list[AttemptView]:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from operator import attrgetter
 
 import structlog
 
+from tickwright.capabilities.jobs.chunks import ChunkCall
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import (
     AttemptOutcome,
@@ -239,9 +241,18 @@ class JobWorker:
             handler = self._handlers.get(rest)
             if handler is None:
                 return None
-            return TypeState(kind, handler.call, is_async=handler.is_async, around=handler.around)
+            state = TypeState(kind, handler.call, is_async=handler.is_async, around=handler.around)
+            if isinstance(handler.call, ChunkCall):
+                handler.call.room = partial(self._room_of, kind.name)
+            return state
         broker = self._brokers.get(scheme)
         return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
+
+    def _room_of(self, name: str) -> int:
+        """Return how many attempts of a type may run here."""
+        state = self._types.get(name)
+        granted = None if state is None else state.granted
+        return self.runner.type_slots_max if granted is None else min(granted, self.runner.type_slots_max)
 
     def take(self, claimed: ClaimedJobs) -> None:
         """Run the claimed jobs, each at its instant."""

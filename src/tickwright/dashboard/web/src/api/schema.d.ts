@@ -205,26 +205,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/jobs/{job_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Job
-         * @description Return one job, live or finished.
-         */
-        get: operations["get_job_v1_jobs__job_id__get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/jobs/{job_id}/explain": {
         parameters: {
             query?: never;
@@ -237,6 +217,50 @@ export interface paths {
          * @description Explain why a job is in its state.
          */
         get: operations["explain_job_v1_jobs__job_id__explain_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job
+         * @description Return one job, live or finished; with `wait` when it has ended, or its present state when the time is over.
+         *
+         *     503 `too_many_waits` where too many requests of the key, or in the process, wait already.
+         */
+        get: operations["get_job_v1_jobs__job_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{job_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream Job
+         * @description Stream a job's state, its progress and its end as server-sent events; 503 `too_many_streams`.
+         *
+         *     The stream ends with the job, and after five minutes at the latest: then connect again.
+         */
+        get: operations["stream_job_v1_jobs__job_id__events_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3905,6 +3929,23 @@ export interface components {
             searched: number;
         };
         /**
+         * JobProgress
+         * @description An event of a job's stream: its state now, after a change of progress, and at its end, which is the last event.
+         *
+         *         ``attempts`` and ``completed_at`` are null for a job of which nothing is left, because its type keeps no history.
+         */
+        JobProgress: {
+            id: string;
+            status: string;
+            attempts: number | null;
+            progress: unknown;
+            result: unknown;
+            error_message: string | null;
+            completed_at: string | null;
+            /** @default false */
+            payload_hidden?: boolean;
+        };
+        /**
          * JobRequest
          * @description A job to schedule. Without ``execute_at`` and ``delay`` it is due at once.
          */
@@ -6693,9 +6734,88 @@ export interface operations {
             };
         };
     };
-    get_job_v1_jobs__job_id__get: {
+    explain_job_v1_jobs__job_id__explain_get: {
         parameters: {
             query?: never;
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Explanation"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_job_v1_jobs__job_id__get: {
+        parameters: {
+            query?: {
+                /** @description Answer when the job has ended, after this time at the latest; 1ms to 60s */
+                wait?: string | null;
+            };
             header?: never;
             path: {
                 job_id: string;
@@ -6769,7 +6889,7 @@ export interface operations {
             };
         };
     };
-    explain_job_v1_jobs__job_id__explain_get: {
+    stream_job_v1_jobs__job_id__events_get: {
         parameters: {
             query?: never;
             header?: never;
@@ -6780,13 +6900,14 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Done */
+            /** @description Server-sent events named `job`, each with a JobProgress as its data; a final status is in the last */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Explanation"];
+                    "application/json": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
