@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from kit.mutants import mutate
-from tickwright import Fail, Job, JobFailed, Rejected, Retry, Snooze, Tickwright, Unavailable, resource
+from tickwright import Fail, Job, JobChunk, JobFailed, Rejected, Retry, Snooze, Tickwright, Unavailable, resource
 from tickwright.app.draining import _Drain
 from tickwright.app.scheduling import CALLER
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.worker.drain import JobDrain
 from tickwright.plugin import contract
 from tickwright.process.plugins import PLUGINS
+from tickwright.testing import assert_scheduled
 from tickwright.testing.opening import OpenApp
 
 BOTH = pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "committed"])
@@ -219,6 +220,31 @@ async def test_limits_delay_nothing_and_a_paused_type_waits(tickwright_app: Open
         await slow.schedule()
         await app.pool.execute("UPDATE tickwright.task_types SET paused_at = now()")
         assert (await app.drain()).jobs == []
+
+
+async def test_a_handler_of_chunks_gets_what_is_due_at_once(tickwright_app: OpenApp) -> None:
+    """Up to its size, without a wait; each job has an outcome of its own, and may be asserted by its value."""
+    own, chunks = Tickwright(), []
+
+    @own.job("index", batch=3, within="1m")
+    async def index(chunk: JobChunk[int]) -> None:
+        chunks.append([item.value for item in chunk])
+        for item in chunk:
+            item.snooze(timedelta(days=1)) if item.value == 2 else item.complete(item.value)
+
+    @own.job("other")
+    async def other(job: Job) -> None:
+        """Do nothing."""
+
+    async with tickwright_app(own) as app:
+        for number in range(4):
+            await index.schedule(number)
+        await other.schedule()
+        await assert_scheduled(app, index, 2, count=1)
+        drained = await app.drain()
+        assert chunks == [[0, 1, 2], [3]]
+        assert drained.counts == {"completed": 4, "snoozed": 1}
+        assert (await app.drain(until="2d", attempts_max=3, raises=False)).counts == {"snoozed": 2}
 
 
 async def test_jobs_of_other_programs_are_left(shop: Shop, tickwright_app: OpenApp) -> None:

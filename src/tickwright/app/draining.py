@@ -158,10 +158,11 @@ class _Drain:
     async def _run_due(self) -> bool:
         """Run jobs until none is due; return whether there was one."""
         before = len(self._ended)
-        while (job := await self._jobs.run_next()) is not None:
-            self._ended.append(job)
+        while ended := await self._jobs.run_next():
+            self._ended += ended
             if self._raises:
-                _raise_error(job)
+                for job in ended:
+                    _raise_error(job)
             if len(self._ended) >= self._attempts_max:
                 raise self._endless()
         return len(self._ended) > before

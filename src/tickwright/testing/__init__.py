@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         scheduled,
         scheduled_sync,
     )
-    from tickwright.testing.attempts import Performance, perform, perform_sync, performing
+    from tickwright.testing.attempts import Performance, perform, perform_chunk, perform_sync, performing
     from tickwright.testing.clock import travel, travel_sync
     from tickwright.testing.databases import ScratchDatabase, ScratchServer, open_scratch_server
     from tickwright.testing.opening import AppUnderTest, OpenApp
@@ -54,6 +54,7 @@ _HOMES = {
     "make_task": "tickwright.testing.values",
     "open_scratch_server": "tickwright.testing.databases",
     "perform": "tickwright.testing.attempts",
+    "perform_chunk": "tickwright.testing.attempts",
     "perform_sync": "tickwright.testing.attempts",
     "performing": "tickwright.testing.attempts",
     "refute_scheduled": "tickwright.testing.assertions",
@@ -80,6 +81,7 @@ __all__ = [
     "make_task",
     "open_scratch_server",
     "perform",
+    "perform_chunk",
     "perform_sync",
     "performing",
     "refute_scheduled",

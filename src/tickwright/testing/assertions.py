@@ -21,6 +21,7 @@ from tickwright.app.borrowed import borrow, borrow_sync, finish
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobOptions, Options
 from tickwright.app.payloads import to_json
+from tickwright.capabilities.jobs.chunks import ChunkArguments
 from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.capabilities.jobs.worker.drain import live_jobs
 from tickwright.domain.errors import Rejected
@@ -121,8 +122,9 @@ def _expected(job: Wanted, payload: Any, arguments: Mapping[str, Any], within: D
         return _Expected(job.task_type, msgspec.json.decode(job.payload), options, tolerance)
     if isinstance(job, str):
         return _Expected(job, _plain(given), Options(), tolerance)
-    known = job.handler.arguments.names
-    if isinstance(given, Mapping) and (unknown := given.keys() - set(known)):
+    arguments_of = job.handler.arguments
+    known = () if isinstance(arguments_of, ChunkArguments) else arguments_of.names
+    if known and isinstance(given, Mapping) and (unknown := given.keys() - set(known)):
         text = f"{job.name} has no argument {min(unknown)!r}; it has: {', '.join(known) or 'none'}"
         raise Rejected("invalid_arguments", text)
     return _Expected(job.name, _plain(given), job.chosen, tolerance)

@@ -6,7 +6,7 @@ resources, a synchronous one in a thread. There is no timeout, no retry and no c
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import msgspec
 
-from tickwright.app.jobs import JobCall, JobOptions
+from tickwright.app.jobs import ChunkFunction, JobCall, JobOptions
 from tickwright.capabilities.jobs.arguments import PayloadInvalid
+from tickwright.capabilities.jobs.chunks import ChunkCall
 from tickwright.capabilities.jobs.model import ClaimedRow, Completed, Errored, Job, Snoozed
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.errors import Rejected
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 _encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 _CANCELLED = "cancel"
 
@@ -53,8 +55,21 @@ class Performance:
         call = job.call(*args, **kwargs)
         handler = job.handler
         async with self._resources(handler):
+            if isinstance(handler.call, ChunkCall):
+                handler.call.room = lambda: 1  # it waits for no other; a worker sets its own
             result = await self._attempt(handler, self._job(handler, call))
         return cast("R", _as_read(result, handler))
+
+    async def chunk(self, job: ChunkFunction[T], values: Sequence[T]) -> list[Any]:
+        """Perform one attempt of a handler of chunks; see :func:`perform_chunk`."""
+        handler = job.handler
+        calls = [job.call(value) for value in values]
+        async with self._resources(handler):
+            if isinstance(handler.call, ChunkCall):
+                handler.call.room = lambda: len(calls)
+            jobs = [self._job(handler, call, id=self.id + number) for number, call in enumerate(calls)]
+            ended = await asyncio.gather(*(self._attempt(handler, one) for one in jobs), return_exceptions=True)
+        return [one if isinstance(one, BaseException) else _as_read(one, handler) for one in ended]
 
     def sync(self, job: JobOptions[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Perform one attempt from a synchronous test, with an event loop of its own."""
@@ -65,15 +80,15 @@ class Performance:
         self.progress.append(msgspec.json.decode(progress))
         return job.stop_reason is None
 
-    def _job(self, handler: "Handler", call: JobCall[Any]) -> Job:
+    def _job(self, handler: "Handler", call: JobCall[Any], *, id: int | None = None) -> Job:  # noqa: A002
         kind = handler.defaults
         attempts = self.max_attempts or call.max_attempts or max(kind.max_attempts, self.attempt)
         at = self.execute_at or call.execute_at
         due_s = float(local_unix_seconds()) if at is None else at.timestamp()
         fence = self.attempt if self.fence is None else self.fence
         row = ClaimedRow(
-            self.id, handler.name, call.payload, call.priority, self.attempt, attempts, fence, None, None, due_s, None,
-            None,
+            id or self.id, handler.name, call.payload, call.priority, self.attempt, attempts, fence, None, None, due_s,
+            None, None,
         )  # fmt: skip
         state = TypeState(kind, handler.call, is_async=handler.is_async, around=handler.around)
         job = Job(row, state, self, due_s, 0.0)
@@ -108,6 +123,8 @@ class Performance:
 
 def _as_read(result: Any, handler: "Handler") -> Any:
     """Return a result as a caller that waits for it gets it; outcomes that a handler returns stay as they are."""
+    if isinstance(handler.call, ChunkCall) and isinstance(result, Completed):  # of an item
+        return None if result.result is None else msgspec.json.decode(result.result)
     if result is None or isinstance(result, Completed | Errored | Snoozed):
         return result
     try:
@@ -144,6 +161,19 @@ async def perform(job: JobOptions[P, R], /, *args: P.args, **kwargs: P.kwargs) -
 def perform_sync(job: JobOptions[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Do what :func:`perform` does in a synchronous test."""
     return Performance().sync(job, *args, **kwargs)
+
+
+async def perform_chunk(job: ChunkFunction[T], values: Sequence[T]) -> list[Any]:
+    """Run a handler of chunks once, with an item for each value.
+
+    Returns:
+        For each value what its item ended with: the result of ``complete``, ``None``, or the exception of ``retry``,
+        ``fail`` or ``snooze``, or of the handler.
+
+    Raises:
+        Rejected: As :func:`perform`. Permanent.
+    """
+    return await Performance().chunk(job, values)
 
 
 def performing(

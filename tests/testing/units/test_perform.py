@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kit.mutants import mutate
-from tickwright import Fail, Job, Rejected, Retry, Snooze, Tickwright, resource
+from tickwright import Fail, Job, JobChunk, Rejected, Retry, Snooze, Tickwright, resource
 from tickwright.capabilities.jobs.model import Completed
-from tickwright.testing import attempts, perform, perform_sync, performing
+from tickwright.testing import attempts, perform, perform_chunk, perform_sync, performing
 
 
 @dataclass
@@ -209,6 +209,30 @@ async def test_a_missing_resource_is_named(app: Tickwright) -> None:
         with pytest.raises(Rejected, match="no lifespan yields 'http'") as refused:
             await attempt(call)
         assert refused.value.code == "resource_missing"
+
+
+async def test_a_chunk_is_performed_with_an_outcome_for_each_value(app: Tickwright) -> None:
+    """The handler gets all of them at once, and waits for no more; ``perform`` makes a chunk of one."""
+    sizes: list[int] = []
+
+    @app.job("index", batch=100, within="1m")
+    async def index(chunk: JobChunk[int]) -> None:
+        sizes.append(len(chunk))
+        for item in chunk:
+            if item.value < 0:
+                item.fail("negative")
+            elif item.value:
+                item.complete(item.value * 2)
+
+    doubled, nothing, failed = await perform_chunk(index, [4, 0, -1])
+    assert (doubled, nothing) == (8, None)
+    assert isinstance(failed, Fail)
+    assert await perform(index, 1) == 2
+    with pytest.raises(Fail, match="negative"):
+        await perform(index, -1)
+    with pytest.raises(Rejected, match="arguments"):
+        await perform(index, "x")  # type: ignore[arg-type]
+    assert sizes == [3, 1, 1]
 
 
 async def test_the_suite_notices_a_result_that_skips_json(app: Tickwright, monkeypatch: pytest.MonkeyPatch) -> None:

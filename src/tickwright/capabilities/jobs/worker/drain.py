@@ -2,8 +2,9 @@
 
 It is the worker's code: its claim, its runner, its middleware, its results, under a session with a fence. What differs
 is when it claims: nothing ahead of time, one job at a time, in the order of priority, due time and id. So a test that
-drains sees the same order each time, and a job sees all that the jobs before it have written. A type's rate and
-concurrency delay nothing here. A paused type waits, as it does in a worker.
+drains sees the same order each time, and a job sees all that the jobs before it have written. A handler of chunks gets
+what is due of its type and priority at once, without a wait for more. A type's rate and concurrency delay nothing here.
+A paused type waits, as it does in a worker.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from tickwright.capabilities.jobs.chunks import ChunkCall
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
@@ -72,10 +74,12 @@ class JobDrain(JobWorker):
     name = "drain"
 
     def __init__(self, pool: Pool, session: WorkerSession, handlers: HandlerRegistry) -> None:
-        limits = WorkerLimits(concurrency=1, threads=1)
+        chunk = max((handler.call.size for handler in handlers.all() if isinstance(handler.call, ChunkCall)), default=0)
+        limits = WorkerLimits(concurrency=1 + 2 * chunk, threads=1)
         super().__init__(pool, session, handlers, {}, direct=DirectConnection(None), limits=limits)
-        self._attempt: _Attempt | None = None
-        self._outcome: tuple[Job, str] | None = None
+        self._attempts: dict[int, _Attempt] = {}
+        self._outcomes: dict[int, tuple[Job, str]] = {}
+        self._claimed = 0
         self.outcomes.noted = self._note_outcome
         self._claims = ClaimStore(pool)
 
@@ -103,11 +107,14 @@ class JobDrain(JobWorker):
         return state
 
     def _begin(self, job: Job) -> _Attempt:
-        self._attempt = _Attempt(job)
-        return self._attempt
+        attempt = self._attempts[job.id] = _Attempt(job)
+        return attempt
 
     def _note_outcome(self, job: Job, outcome: str) -> None:
-        self._outcome = job, outcome
+        self._outcomes[job.id] = job, outcome
+
+    def _room_of(self, name: str) -> int:  # noqa: ARG002  one type at a time
+        return self._claimed
 
     async def now(self) -> datetime:
         """Return the database's clock."""
@@ -119,39 +126,43 @@ class JobDrain(JobWorker):
         found: datetime | None = await self._pool.fetchval(_SQL["next_due"], self._runnable())
         return found
 
-    async def run_next(self) -> DrainedJob | None:
-        """Run the due job that comes first; return ``None`` if no job is due, or none of them can be claimed."""
+    async def run_next(self) -> Sequence[DrainedJob]:
+        """Run the due job that comes first, or its chunk; return nothing if no job is due, or none can be claimed."""
         for task_type, priority in await self._pool.fetch(_SQL["due_ranges"], self._runnable()):
-            if await self._claim(ClaimRange(task_type, priority)) and (job := await self._ended()) is not None:
-                return job
-        return None
+            if await self._claim(ClaimRange(task_type, priority)) and (ended := await self._ended()):
+                return ended
+        return ()
 
     def _runnable(self) -> list[str]:
         return sorted(name for name, state in self.types().items() if not state.task_type.waits)
 
     async def _claim(self, claim_range: ClaimRange) -> bool:
-        plan = ClaimPlan((claim_range.task_type,), (1,), 1)
-        self._attempt = self._outcome = None
+        call = self.types()[claim_range.task_type].call
+        rows_max = call.size if isinstance(call, ChunkCall) else 1
+        plan = ClaimPlan((claim_range.task_type,), (rows_max,), rows_max)
+        self._attempts.clear()
+        self._outcomes.clear()
         async with self.gate.claiming() as ticket:
             request = ClaimRequest(
                 ticket.owner, plan, [claim_range], _NOTHING_AHEAD, whole=frozenset(), number=ticket.number
             )
             claimed = await self._claims.claim(request)
             self._clock.sample(claimed.now_s, claimed.received_s)
+            self._claimed = len(claimed.rows)
             self.take(claimed)
         return bool(claimed.rows)
 
-    async def _ended(self) -> DrainedJob | None:
-        """Wait for the end of the claimed attempt, and write its result; ``None`` if it was released at once."""
+    async def _ended(self) -> list[DrainedJob]:
+        """Wait for the end of the claimed attempts, and write their results; one that was released has none."""
         while self.runner.queued or self.runner.busy:
             await self.runner.wait_idle()
             await asyncio.sleep(0)
         await self.result_writer.write_now()
-        if self._outcome is None:
-            return None
-        (job, outcome), attempt = self._outcome, self._attempt
-        result, error = (attempt.result, attempt.error) if attempt is not None else (None, None)
-        return DrainedJob(job.id, job.type, job.attempt, outcome, job.payload, result, error)
+        return [self._drained(*self._outcomes[job_id]) for job_id in self._outcomes]
+
+    def _drained(self, job: Job, outcome: str) -> DrainedJob:
+        attempt = self._attempts.get(job.id) or _Attempt(job)
+        return DrainedJob(job.id, job.type, job.attempt, outcome, job.payload, attempt.result, attempt.error)
 
 
 def _watched(around: Around | None, begin: Callable[[Job], _Attempt]) -> Around:
