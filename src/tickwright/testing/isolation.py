@@ -171,8 +171,8 @@ def _overlap(write: _Write) -> Rejected:
     return Rejected(
         "isolated_transactions_overlap",
         "a transaction of this isolated test was rolled back, and with it what another connection wrote meanwhile: "
-        f"{write.text!r}; outside of a test that is kept. Give that call connection=… if it belongs to the transaction, "
-        "or open the app with isolated=False",
+        f"{write.text!r}; outside of a test that is kept. Give that call connection=… if it belongs to the transaction,"
+        " or open the app with isolated=False",
     )
 
 
