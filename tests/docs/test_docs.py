@@ -320,3 +320,21 @@ def test_decisions_are_short_indexed_and_say_how_they_could_be_wrong() -> None:
         headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
         assert headings[-1] == "How we would notice we were wrong", record.name
         assert record.name in index, record.name
+
+
+def test_the_files_of_the_page_of_testing_pass(tmp_path: Path) -> None:
+    """Each Python block is a file with the name of its first line; pytest runs them as its reader does."""
+    names = []
+    for _, text in blocks(DOCS / "testing.md", "python"):
+        name = text.partition("\n")[0].removeprefix("# ")
+        (tmp_path / name).write_text(text)
+        names.append(name)
+    assert names == ["shop.py", "test_remind.py", "test_order.py", "conftest.py"]
+    ini = "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{ini}")
+    plugins = ["-p", "tickwright.testing.plugin", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
+    env = {**environment(), "TICKWRIGHT_TEST_HOME": str(tmp_path / "server")}
+    command = [sys.executable, "-m", "pytest", "-q", *plugins]
+    said = subprocess.run(command, cwd=tmp_path, env=env, check=False, capture_output=True, text=True, timeout=90)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "10 passed" in said.stdout

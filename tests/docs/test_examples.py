@@ -337,3 +337,26 @@ async def test_the_receiver_refuses_wrong_signatures_and_old_attempts(
     await runner.cleanup()
     assert answers == statuses
     assert list(receiver.done.values()) == ([b'{"a":1}'] if signed else [])
+
+
+WITH_TESTS = sorted({file.parent.name for file in EXAMPLES.glob("*/test_*.py")})
+INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+
+
+@pytest.mark.parametrize("example", WITH_TESTS)
+def test_the_tests_of_an_example_pass(example: str, tmp_path: Path) -> None:
+    """With the pytest plugin, as its reader runs them."""
+    (tmp_path / "pytest.ini").write_text(INI)
+    plugins = ["-p", "tickwright.testing.plugin", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path), *plugins]
+    env = {**environment(), "TICKWRIGHT_TEST_HOME": str(tmp_path / "server"), "PYTHONDONTWRITEBYTECODE": "1"}
+    said = subprocess.run(
+        [*command, str(EXAMPLES / example)], cwd=EXAMPLES / example, env=env, check=False, capture_output=True,
+        text=True, timeout=90,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_the_examples_with_handlers_have_tests() -> None:
+    """A reader sees how a program of each kind is tested."""
+    assert {"ocpi_hub", "one_shot_jobs", "trackers"} <= set(WITH_TESTS)

@@ -176,6 +176,11 @@ class JobOptions(Generic[P, R]):
         """The registered handler."""
         return self._handler
 
+    @property
+    def chosen(self) -> Options:
+        """The options of its next calls."""
+        return self._options
+
     def options(
         self,
         *,

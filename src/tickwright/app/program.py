@@ -15,13 +15,14 @@ would refuse, before that reaches a statement that other callers share.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tickwright.app.borrowed import Fetching, borrow, borrow_sync, finish
-from tickwright.app.declarations import Declarations
+from tickwright.app.declarations import Declarations, Duration
 from tickwright.app.payloads import to_json
 from tickwright.app.scheduling import CALLER, JobCalls
 from tickwright.domain.addresses import refusal_unasked
@@ -40,6 +41,7 @@ from tickwright.store.queries import load
 if TYPE_CHECKING:  # a program loads the capabilities that it uses
     from anyio.from_thread import BlockingPortal
 
+    from tickwright.app.draining import Drained, MovableClock
     from tickwright.app.resources import Entities, RequestedReport, Tracked, Trackers
     from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
     from tickwright.capabilities.batches.service import CampaignsService
@@ -48,6 +50,25 @@ if TYPE_CHECKING:  # a program loads the capabilities that it uses
     from tickwright.capabilities.reports.service import ReportsService
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Bench:
+    """What tests replace in a program while it is open.
+
+    Attributes:
+        settings: Instead of those of the environment.
+        database: Opens the database of the test.
+        resources: Instead of what the lifespans yield.
+        clock: Of the database; ``None`` where it cannot be moved.
+    """
+
+    settings: Settings | None = None
+    database: Callable[[], AbstractAsyncContextManager[Database]] | None = None
+    resources: Mapping[str, Any] | None = None
+    clock: "MovableClock | None" = None
+
+
 MESSAGE_BYTES_MAX = 1_048_576
 MESSAGE_KEY_MAX = 1024
 _SQL = load("tickwright.app.sql", "publish.sql")
@@ -73,6 +94,7 @@ class Tickwright(Declarations, JobCalls):
         self._installation: Installation | None = None
         self._portal: BlockingPortal | None = None
         self._sync_stack = ExitStack()
+        self._bench: Bench | None = None
 
     async def track(
         self,
@@ -319,6 +341,54 @@ class Tickwright(Declarations, JobCalls):
             if not is_open:
                 self._installation = None
 
+    @property
+    def bench(self) -> Bench | None:
+        """What tests have replaced; see :mod:`tickwright.testing`."""
+        return self._bench
+
+    @bench.setter
+    def bench(self, bench: Bench | None) -> None:
+        self._bench = bench
+        self._settings = None if bench is None else bench.settings
+
+    async def drain(
+        self,
+        until: datetime | Duration | None = None,
+        *,
+        raises: bool = True,
+        attempts_max: int = 10_000,
+    ) -> "Drained":
+        """Run the due jobs of this program's handlers here, one after the other, until none is due.
+
+        For tests, with the worker's own claims and results. The order is by priority, due time and id; jobs that these
+        jobs schedule run, too. A retry is due later, so it runs only if the clock moves.
+
+        Args:
+            until: In a database of :mod:`tickwright.testing`: move the clock from one due instant to the next, up to
+                this instant, or for this long from now on. At the end the clock is there.
+            raises: Raise what a handler raises, after its result is written. ``Retry`` and ``Snooze`` are no errors.
+            attempts_max: So many attempts end the drain.
+
+        Raises:
+            Rejected: ``drain_endless``, ``no_test_clock``, ``resource_missing``. Permanent.
+            JobFailed: An attempt timed out. Permanent.
+            Unavailable: ``app_not_open``, outside ``async with app``.
+            Exception: What a handler or a lifespan raises.
+        """
+        from tickwright.app.draining import drain
+
+        bench = self._bench or Bench()
+        return await drain(
+            self._open, self.registrations.lifespan, clock=bench.clock, resources=bench.resources, until=until,
+            raises=raises, attempts_max=attempts_max,
+        )  # fmt: skip
+
+    def drain_sync(
+        self, until: datetime | Duration | None = None, *, raises: bool = True, attempts_max: int = 10_000
+    ) -> "Drained":
+        """Do what :meth:`drain` does in a synchronous program, inside ``with app:``."""
+        return self.run_sync(self.drain(until, raises=raises, attempts_max=attempts_max))
+
     def using(self, settings: Settings) -> Self:
         """Use ``settings`` from the next opening on, regardless of the environment; for programs that run apps."""
         self._settings = settings
@@ -352,7 +422,12 @@ class Tickwright(Declarations, JobCalls):
         log_like_a_library()
         stack = AsyncExitStack()
         try:
-            opened = await stack.enter_async_context(open_installation(self.settings, self.registrations))
+            database = None
+            if self._bench is not None and self._bench.database is not None:
+                database = await stack.enter_async_context(self._bench.database())
+            opened = await stack.enter_async_context(
+                open_installation(self.settings, self.registrations, database=database)
+            )
         except BaseException:
             await stack.aclose()
             raise

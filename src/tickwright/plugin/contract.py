@@ -47,6 +47,8 @@ CONFIG_FILE = Caller("config", Role.ADMIN)
 ReadTable = Callable[..., Any]
 """``read(name, table, problems, *, where)``: adds every mistake of a table to ``problems``."""
 
+Producer = Callable[[], Awaitable[float | None]]
+"""Makes the work that is due, in a transaction of its own; returns the seconds until more is due, ``None`` if never."""
 
 FastRoute = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 """An ASGI application, called after the check of the caller's key."""
@@ -145,6 +147,10 @@ class Plugin:
         Raises:
             TickwrightError: The process cannot take a role that it was started for.
         """
+
+    def producers(self, context: "Context") -> Sequence[Producer]:
+        """Return functions that make due work of a schedule, for programs that drain jobs without a scheduler."""
+        return ()
 
     def brokers(self, context: "Context") -> Sequence["Broker"]:
         """Return new brokers, for the schemes of their destinations; the caller closes them."""

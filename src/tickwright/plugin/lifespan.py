@@ -173,6 +173,10 @@ class Lifespan:
 
         return call  # type: ignore[return-value]
 
+    def is_wanted_by(self, function: Callable[..., Any]) -> bool:
+        """Return whether a function has resources, or middleware may need what the lifespans open."""
+        return bool(self._middleware) or any(filled.function is function for filled in self._filled)
+
     @asynccontextmanager
     async def opened(self, installation: Any) -> AsyncIterator[None]:
         """Open everything for a process; a lifespan ends normally, whatever stops the process.
@@ -196,18 +200,25 @@ class Lifespan:
             await entered.aclose()
 
     @contextmanager
-    def holding(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """Fill the functions with ``values``. Raises ``Rejected`` (``resource_missing``): permanent."""
+    def holding(self, values: Mapping[str, Any], *, only: Callable[..., Any] | None = None) -> Iterator[None]:
+        """Fill the functions, or one of them, with ``values``; after the block they have what they had before.
+
+        Raises:
+            Rejected: ``resource_missing``. Permanent.
+        """
         problems: list[str] = []
-        for filled in self._filled:
+        wanted = [filled for filled in self._filled if only in {None, filled.function}]
+        before = [dict(filled.values) for filled in wanted]
+        for filled in wanted:
             filled.resolve(values, problems)
-        if problems:
-            raise Rejected("resource_missing", "\n".join(problems), problems=problems)
         try:
+            if problems:
+                raise Rejected("resource_missing", "\n".join(problems), problems=problems)
             yield
         finally:
-            for filled in self._filled:
+            for filled, former in zip(wanted, before, strict=True):
                 filled.values.clear()
+                filled.values.update(former)
 
 
 def _enclosed(middleware: Middleware, work: Any, run: Next) -> Next:

@@ -18,7 +18,7 @@ import structlog
 from tickwright.domain.errors import TickwrightError
 from tickwright.plugin.settings import Settings
 from tickwright.store.dsn import shown_url
-from tickwright.store.pool import UNAVAILABLE, connect_to, unavailable
+from tickwright.store.pool import UNAVAILABLE, Pool, connect_to, unavailable
 
 if TYPE_CHECKING:
     from tickwright.embedded import EmbeddedServer
@@ -33,13 +33,14 @@ class Database:
     """A database that answers.
 
     ``direct_url``, for LISTEN and migrations, is ``None`` if there is only a pooler; ``behind_pooler`` if ``url`` is a
-    pooler's.
+    pooler's. ``pool`` is set if all of the process uses one pool that exists; its owner closes it.
     """
 
     url: str
     direct_url: str | None
     behind_pooler: bool = False
     embedded: bool = False
+    pool: Pool | None = None
 
     @property
     def shown(self) -> str:

@@ -78,7 +78,9 @@ async def open_installation(
     async with open_traces(settings):
         if database.embedded:
             await ensure_schema(database)
-        pool = await open_pool(database.url, max_size=settings.connections_max, behind_pooler=database.behind_pooler)
+        pool = database.pool or await open_pool(
+            database.url, max_size=settings.connections_max, behind_pooler=database.behind_pooler
+        )
         context = Context(settings, pool, registrations or Registrations(), read_config)
         try:
             if not database.embedded:
@@ -93,7 +95,8 @@ async def open_installation(
             yield Installation(database, context)
         finally:
             await context.ports.aclose()
-            await close_pool(pool)
+            if pool is not database.pool:
+                await close_pool(pool)
 
 
 def provide(context: Context) -> None:

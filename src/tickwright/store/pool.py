@@ -433,8 +433,12 @@ async def _keep_session(_connection: Connection) -> None:
     """Skip the driver's RESET ALL, a transaction and a round trip per use: this product sets no session state."""
 
 
-async def connect(url: str) -> Connection:
-    """Open a connection outside the pool, for LISTEN and session locks."""
+async def connect(url: str, **settings: str) -> Connection:
+    """Open a connection outside the pool, for LISTEN and session locks; ``settings`` override those of the session."""
     return await connect_to(
-        url, connection_class=_BoundedConnection, server_settings=SETTINGS, command_timeout=60, statement_cache_size=200
+        url,
+        connection_class=_BoundedConnection,
+        server_settings={**SETTINGS, **settings},
+        command_timeout=60,
+        statement_cache_size=200,
     )

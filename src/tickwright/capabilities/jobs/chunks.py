@@ -184,6 +184,11 @@ class ChunkCall:
         self.room: Callable[[], int] = lambda: size
         self._open: _OpenChunk | None = None
 
+    @property
+    def size(self) -> int:
+        """Most jobs of a chunk."""
+        return self._size
+
     async def __call__(self, job: Job) -> AttemptOutcome | None:
         """Run one attempt: wait for its chunk, and return the outcome of its item."""
         item = ChunkItem(job, self._read(job.payload_json))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.results import JobResults
     from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.capabilities.jobs.waits import JobWaits
+    from tickwright.plugin.contract import Producer
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -142,6 +143,12 @@ class JobsPlugin(Plugin):
             if as_declared(present.get(kind.name)) != as_declared(kind):
                 stored = await context.ports.get(JobService).types.put(kind.name, request_of(kind), caller=actor)
                 log.info("task_type.set", name=kind.name, file=str(context.settings.config), created=stored.created)
+
+    def producers(self, context: Context) -> "Sequence[Producer]":
+        """Return the producer of periodic jobs."""
+        from tickwright.capabilities.jobs.schedules.producer import produce_due
+
+        return (partial(produce_due, context.pool),)
 
     def reclaim(self, context: Context) -> Sequence["Reclaim"]:
         """Release the jobs of lost sessions in processes without a worker; a worker reclaims by itself."""

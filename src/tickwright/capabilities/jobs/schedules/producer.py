@@ -6,7 +6,8 @@ is known whether the job before it has ended.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,8 +17,8 @@ import structlog
 from tickwright.capabilities.jobs.schedules.definition import policies_of, recurrence_of
 from tickwright.domain.calendars.occurrences import Decision, spread_offset
 from tickwright.domain.errors import Rejected
-from tickwright.engine.occurrences import WRONG_LATER, Due
-from tickwright.store.pool import Connection
+from tickwright.engine.occurrences import IDLE_S, WRONG_LATER, Due, OccurrenceProducer
+from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.jobs.sql", "schedule_producer.sql")
@@ -150,6 +151,28 @@ class ScheduleSource:
         """Return the seconds until a schedule is due."""
         found: float | None = await connection.fetchval(SQL["next_due_in"])
         return found
+
+
+class _OwnTransactions:
+    """Transactions of a program that produces for itself, without the lease; the locks of rows suffice."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._pool.acquire() as connection, connection.transaction():
+            yield connection
+
+
+async def produce_due(pool: Pool) -> float | None:
+    """Make the jobs that are due by schedules; return the seconds until more are, ``None`` if none ever are.
+
+    For a program that drains its jobs itself. Beside schedulers it makes nothing twice.
+    """
+    lease: Any = _OwnTransactions(pool)
+    rest_s = await OccurrenceProducer([ScheduleSource()]).round(lease)
+    return None if rest_s == IDLE_S else rest_s
 
 
 async def _put_jobs(connection: Connection, new: Sequence[_NewJob]) -> tuple[dict[str, int], dict[str, str]]:

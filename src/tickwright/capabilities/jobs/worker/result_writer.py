@@ -156,6 +156,8 @@ class OutcomeRecorder:
         self.begins = begins
         self._gone = gone
         self._freed = freed
+        self.noted: Callable[[Job, str], None] | None = None
+        """Called with each outcome by a drain."""
 
     def record_completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
@@ -225,6 +227,8 @@ class OutcomeRecorder:
             job.span.set_attribute("tickwright.outcome", outcome)
         state.held -= 1
         state.counts[outcome] = state.counts.get(outcome, 0) + 1
+        if self.noted is not None:
+            self.noted(job, outcome)
         if state.granted is not None:
             self._freed()
 
@@ -472,6 +476,12 @@ class ResultWriter:
         half = len(batch.ids) // 2
         for part in (slice(half), slice(half, None)):
             await self._write(kind, token, _Batch(batch.ids[part], tuple(column[part] for column in batch.columns)))
+
+    async def write_now(self) -> None:
+        """Write what is queued, at once; for a worker without ``run``."""
+        while self._queued or self._writing:
+            self._start_writes()
+            await asyncio.wait(self._writing)
 
     async def drained(self) -> None:
         """Return when every queued result is written or dropped; write them here if ``run`` has crashed."""
