@@ -12,7 +12,7 @@ from tickwright.capabilities.jobs.schedules import producer, service
 from tickwright.store.pool import SETTINGS
 from tickwright.store.queries import load
 
-SCHEDULES, JOBS = 10_000, 40_000
+SCHEDULES, JOBS = 10_000, 8_000
 FILL = f"""
 INSERT INTO tickwright.schedules (name, task_type, every)
 SELECT 's' || to_char(n, 'FM00000'), 't', '1 hour' FROM generate_series(1, {SCHEDULES}) AS n;
