@@ -338,3 +338,14 @@ async def test_producers_of_plugins_run_before_each_look(
         drained = await app.drain(until="70h")
         assert shop.calls == ["day 1", "day 2", "day 3"]
         assert drained.counts == {"completed": 3}
+
+
+async def test_a_drain_makes_and_runs_periodic_jobs(shop: Shop, tickwright_app: OpenApp) -> None:
+    """Each occurrence up to the end, at its slot by the test's clock."""
+    shop.app.periodic("notes", shop.note.call(name="daily"), cron="0 3 * * *", timezone="Europe/Kyiv")
+    async with tickwright_app(shop.app) as app:
+        drained = await app.drain(until="72h")
+        assert shop.calls == ["daily"] * 3
+        assert drained.counts == {"completed": 3}
+        assert [one.name for one in (await app.schedules.page()).items] == ["notes"]
+        assert (await app.drain(until="24h")).counts == {"completed": 1}

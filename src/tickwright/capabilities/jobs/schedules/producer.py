@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import asyncpg
 import structlog
@@ -17,7 +17,8 @@ import structlog
 from tickwright.capabilities.jobs.schedules.definition import policies_of, recurrence_of
 from tickwright.domain.calendars.occurrences import Decision, spread_offset
 from tickwright.domain.errors import Rejected
-from tickwright.engine.occurrences import IDLE_S, WRONG_LATER, Due, OccurrenceProducer
+from tickwright.engine.occurrences import WRONG_LATER, Due, OccurrenceProducer
+from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -170,9 +171,11 @@ async def produce_due(pool: Pool) -> float | None:
 
     For a program that drains its jobs itself. Beside schedulers it makes nothing twice.
     """
-    lease: Any = _OwnTransactions(pool)
-    rest_s = await OccurrenceProducer([ScheduleSource()]).round(lease)
-    return None if rest_s == IDLE_S else rest_s
+    source, lease = ScheduleSource(), _OwnTransactions(pool)
+    while await OccurrenceProducer([source]).round(cast("HeldLease", lease)) == 0:
+        pass
+    async with pool.acquire() as connection:
+        return await source.next_in_s(connection)
 
 
 async def _put_jobs(connection: Connection, new: Sequence[_NewJob]) -> tuple[dict[str, int], dict[str, str]]:
