@@ -71,7 +71,10 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
 
 async def put_data(api: RunningApi) -> dict[str, str]:
     """Put the canary into every field for data of users; return the values of path parameters."""
-    job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
+    body = {"task_type": "noop", "payload": DATA, "metadata": DATA, "delay": "1h"}
+    job = (await api.operator.post("/v1/jobs", body)).json["id"]
+    edited = await api.operator.send("PATCH", f"/v1/jobs/{job}", {"payload": [CANARY], "metadata": {"m": CANARY}})
+    assert edited.status == 200, edited.body
     text = json.dumps(DATA)
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET result = $2, progress = $2 WHERE id = $1", job, text)
     put = await api.admin.send("PUT", "/v1/entities/ACME", {"party": DATA, "polling_enabled_modules": "TARIFFS"})

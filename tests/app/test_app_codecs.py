@@ -60,10 +60,13 @@ async def test_codecs_of_the_caller_under_sqlalchemy_encode_nothing_twice(
     assert tuple(await other.fetchrow(MESSAGE)) == ('{"a": 1}', '{"x-a": "b"}')
 
 
+_STATEMENTS = ("insert_plain", "insert_plain_detailed", "insert_keyed", "insert_keyed_detailed", "find_keys")
+
+
 async def test_no_statement_on_a_callers_connection_has_an_argument_of_json() -> None:
     """The rule behind it: such an argument would go through the caller's codecs."""
     theirs = [
-        *(enqueue._SQL[name] for name in ("insert_plain", "insert_keyed", "find_keys")),
+        *(enqueue._SQL[name] for name in _STATEMENTS),
         *program._SQL.values(),
         *(trackers_store.SQL[name] for name in ("account_number", "register", "find", "unregister")),
         *(RECORDS[name] for name in ("insert_report", "running_report", "insert_parts", "notify", "announce")),

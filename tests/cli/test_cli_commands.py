@@ -205,10 +205,32 @@ def test_bulk_actions_in_commands(mail: dict[str, str]) -> None:
     assert (refused.code, refused.out) == (2, "")
 
 
+def test_tags_metadata_and_edits_in_commands(mail: dict[str, str]) -> None:
+    """Schedule with them, find by them, edit under the version that was shown."""
+    given = ("--tag", "eu", "--tag", "night", "--metadata", "tenant=acme", "--metadata", "n:=7")
+    made = str(ok("jobs", "schedule", "mail", "--in", "1h", *given, "--json", env=mail).json["id"])
+    ok("jobs", "schedule", "mail", "--in", "1h", env=mail)
+    for which in (("--tag", "eu", "--tag", "night"), ("--metadata", "n=7", "--metadata", "tenant=acme")):
+        assert [str(job["id"]) for job in ok("jobs", "list", *which, "--json", env=mail).json["items"]] == [made]
+        assert ok("jobs", "run-now", *which, "--dry-run", "--json", env=mail).json == {"jobs": 1, "more": False}
+    assert ok("jobs", "edit", made, '{"to": "bob"}', "--if-version", "1", env=mail).out == (
+        f"job {made} is edited: version 2\n"
+    )
+    ok("jobs", "edit", made, "--priority", "3", "--no-tags", "--no-metadata", env=mail)
+    shown = ok("jobs", "show", made, "--json", env=mail).json
+    assert {name: shown[name] for name in ("payload", "priority", "tags", "metadata", "version")} == {
+        "payload": {"to": "bob"}, "priority": 3, "tags": [], "metadata": None, "version": 3,
+    }  # fmt: skip
+    late = tickwright("jobs", "edit", made, "--tag", "x", "--if-version", "2", "--json", env=mail)
+    assert (late.code, late.error["code"]) == (1, "version_conflict")
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
         (["jbos"], "'jobs'"),
+        (["jobs", "edit", "1", "--tag", "a", "--no-tags"], "--no-tags"),
+        (["jobs", "schedule", "mail", "--metadata", "a"], "NAME=TEXT"),
         (["jobs", "lst"], "'list'"),
         (["jobs", "list", "--statsu", "x"], "--status"),
         (["jobs", "list", "--limit", "1000"], "200"),

@@ -109,7 +109,7 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
         version: int | UnsetType = UNSET,
         payload: Any = UNSET,
         priority: int | UnsetType = UNSET,
-        tags: Iterable[str] | UnsetType = UNSET,
+        tags: Iterable[str] | UnsetType | None = UNSET,
         metadata: Mapping[str, Any] | UnsetType | None = UNSET,
     ) -> "JobAction":
         """Change the job while it is pending; see :meth:`~tickwright.Tickwright.edit`."""

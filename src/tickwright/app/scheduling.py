@@ -234,7 +234,7 @@ class JobCalls:
         version: int | UnsetType = UNSET,
         payload: Any = UNSET,
         priority: int | UnsetType = UNSET,
-        tags: Iterable[str] | UnsetType = UNSET,
+        tags: Iterable[str] | UnsetType | None = UNSET,
         metadata: Mapping[str, Any] | UnsetType | None = UNSET,
     ) -> "JobAction":
         """Change a pending job; what is left out stays. The answer has its new ``version``.
@@ -244,8 +244,8 @@ class JobCalls:
             version: As you read it: the job is changed only if it has this version still.
             payload: As for ``schedule``.
             priority: Likewise.
-            tags: All of them, instead of those that it has.
-            metadata: Likewise; ``None`` removes it.
+            tags: All of them, instead of those that it has; ``None`` removes them.
+            metadata: Likewise.
 
         Raises:
             Rejected: ``version_conflict``; ``job_not_found``, ``job_not_pending``, ``job_finished``; ``empty_edit``, or
@@ -255,7 +255,7 @@ class JobCalls:
             version=version,
             payload=UNSET if payload is UNSET else msgspec.Raw(to_json(payload).encode()),
             priority=priority,
-            tags=UNSET if isinstance(tags, UnsetType) else as_tags(tags),
+            tags=UNSET if isinstance(tags, UnsetType) else as_tags(tags or ()),
             metadata=UNSET if isinstance(metadata, UnsetType) else msgspec.Raw(_metadata(metadata).encode()),
         )
         return await self.service.edit(job_id, edit, caller=CALLER)

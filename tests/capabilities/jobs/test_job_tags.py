@@ -144,7 +144,7 @@ async def test_a_refused_neighbour_leaves_the_tags_of_the_others(app: Tickwright
     """Where one job stops the statement, the others are inserted one by one, with theirs."""
     enqueuer = enqueue.Enqueuer(app.pool)
     for key in ("k", None):
-        good = NewJob("mail", "{}", DUE, key, **({"digest": b"1"} if key else {}), tags=("eu",), metadata='{"a": 1}')
+        good = NewJob("mail", "{}", DUE, key, b"1" if key else None, tags=("eu",), metadata='{"a": 1}')
         bad = NewJob("mail", '"\\u0000"', DUE, key and "other")
         lock_timeout = "1s" if key else None
         made, refused = await enqueuer._write(
@@ -259,7 +259,7 @@ COLUMNS = [
 
 @pytest.mark.parametrize(("rule", "value"), COLUMNS)
 async def test_plain_sql_is_refused_by_a_named_rule(app: Tickwright, rule: str, value: str) -> None:
-    """At the insert and at the update, with a hint; nobody but Tickwright counts edits."""
+    """At the insert and at the update, with a hint; only Tickwright counts edits."""
     column = "edits" if rule == "new" else rule
     async with app.pool.acquire() as connection:
         job = await insert(connection, "mail", at=LATER)
@@ -273,6 +273,26 @@ async def test_plain_sql_is_refused_by_a_named_rule(app: Tickwright, rule: str, 
                 await connection.execute(statement)
             assert refused.value.constraint_name == f"scheduled_tasks_{rule}"
             assert refused.value.hint
+
+
+async def test_a_program_edits_a_job(app: Tickwright) -> None:
+    """By its id or its handle, with values of Python; ``None`` and an empty list remove tags and metadata."""
+    made = await app.schedule("mail", at=DUE, **BOTH)
+    done = await app.edit(made.id, version=1, payload={"to": "bob"}, metadata={"at": DUE})
+    assert (done.outcome, done.version) == ("edited", 2)
+    job = await made.get()
+    assert (job.payload, job.metadata, job.tags) == ({"to": "bob"}, {"at": "2031-05-01T09:00:00Z"}, TAGS)
+    assert (await made.edit(tags=None, metadata=None)).version == 3
+    job = await made.get()
+    assert (job.payload, job.metadata, job.tags) == ({"to": "bob"}, None, [])
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"tags": "a"}, "invalid_tags"), ({"metadata": [1]}, "invalid_metadata"), ({"payload": {1, 2}}, "invalid_payload"),
+        ({}, "empty_edit"), ({"version": 1, "priority": 1}, "version_conflict"),
+    ]  # fmt: skip
+    for given, code in bad:
+        with pytest.raises(Rejected) as refused:
+            await made.edit(**given)
+        assert refused.value.code == code
 
 
 async def test_a_handler_sees_its_tags_and_metadata(database_url: str) -> None:

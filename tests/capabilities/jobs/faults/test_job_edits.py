@@ -91,7 +91,7 @@ async def test_an_edit_that_changes_nothing_keeps_the_version(service: JobServic
 
 
 async def check_versions(service: JobService, pool: Pool) -> None:
-    """Of two edits of one version, one is done; the other one is told the present version."""
+    """Of two edits of one version, one is done; the error of the other one has the present version."""
     job = await insert(pool, "noop", at=LATER)
     edits = [service.edit(job, JobEdit(version=1, priority=number), caller=ADMIN) for number in (1, 2)]
     answers = await asyncio.gather(*edits, return_exceptions=True)
@@ -154,7 +154,7 @@ async def check_held(pool: Pool) -> None:
     sets = ("payload = '2'", "priority = 5", "tags = '{a}'", "metadata = '{\"a\": 1}'")
     for change in sets:
         update = pool.execute(f"UPDATE tickwright.scheduled_tasks SET {change} WHERE id = $1", job)
-        answers: list[Any] = await asyncio.gather(update, return_exceptions=True)
+        answers: tuple[Any, ...] = await asyncio.gather(update, return_exceptions=True)
         answer = answers[0]
         assert isinstance(answer, asyncpg.CheckViolationError), f"EDIT-2 broken: {change} of a held job"
         assert (answer.constraint_name, bool(answer.hint)) == ("scheduled_tasks_running", True)
