@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.enqueue import Enqueuer
+    from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
 
@@ -71,6 +72,13 @@ class JobsPlugin(Plugin):
 
             return JobService(context.pool, enqueuer=ports.get(Enqueuer), allow_target=ports.get(TargetCheck))
 
+        def remote() -> "RemoteWorkers":
+            from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
+            from tickwright.engine.wakeup.connection import DirectConnection
+
+            return RemoteWorkers(context.pool, lease=context.settings.lease, direct=ports.find(DirectConnection))
+
+        ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
 
@@ -114,6 +122,12 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.retention import JobRetention
 
             context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
+        if "api" in context.roles and context.callers is not None:
+            from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
+
+            # on the pool of the loops, and with the process's listening connection
+            remote = context.callers.ports.put(RemoteWorkers, context.ports.get(RemoteWorkers))
+            context.run(remote.claims)
         if WORKER not in context.roles:
             return
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
@@ -143,16 +157,25 @@ class JobsPlugin(Plugin):
         """Return the routes of jobs, task types, their figures and dead letters."""
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
+        from tickwright.capabilities.jobs.remote.rest import worker_routes
+        from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
         from tickwright.capabilities.jobs.rest import job_routes
 
-        return job_routes(context.ports.get(JobService), gate), figure_routes(TypeFigureReader(context.pool), gate)
+        return (
+            job_routes(context.ports.get(JobService), gate),
+            figure_routes(TypeFigureReader(context.pool), gate),
+            worker_routes(context.ports.get(RemoteWorkers), gate),
+        )
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:
-        """Return the route that schedules one job."""
+        """Return the route that schedules one job, and the calls of remote workers."""
         from tickwright.capabilities.jobs.admin.service import JobService
+        from tickwright.capabilities.jobs.remote.rest import fast_worker_routes
+        from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
         from tickwright.capabilities.jobs.rest import POST_JOB_PATH, post_job
 
-        return {POST_JOB_PATH: partial(post_job, context.ports.get(JobService), gate)}
+        post = partial(post_job, context.ports.get(JobService), gate)
+        return {POST_JOB_PATH: post, **fast_worker_routes(context.ports.get(RemoteWorkers), gate)}
 
 
 PLUGIN = JobsPlugin()
