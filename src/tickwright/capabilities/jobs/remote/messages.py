@@ -13,7 +13,7 @@ from tickwright.domain.time_texts import DurationText
 
 PROTOCOL = 1
 CLAIM_MAX = 1000
-HELD_MAX = 10_000
+HELD_MAX = 5000
 TYPES_MAX = 200
 RESULT_BYTES_MAX = 65_536
 SESSION_HEADER = "Tickwright-Session"
