@@ -44,3 +44,11 @@ async def test_the_typescript_client_works_against_the_real_server(site: RemoteS
     output = await run(site, folder, "npm", "test")
     assert "fail 0" in output
     assert "skipped 0" in output
+
+
+async def test_the_go_client_works_against_the_real_server(site: RemoteSite, tmp_path: Path) -> None:
+    """Its own tests pass: schedule, read, cancel and wait; work, retry, snooze, cancel, stop and a lost session."""
+    flags = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+    output = await run(site, CLIENTS / "go", "go", "test", "-count=1", "-v", "./...", more=flags)
+    assert "--- FAIL" not in output
+    assert "--- SKIP" not in output
