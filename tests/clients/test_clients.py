@@ -26,7 +26,12 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[RemoteSite]:
 
 async def run(site: RemoteSite, folder: Path, *command: str, more: Mapping[str, str] | None = None) -> str:
     """Run a command of a client to its end; return its output."""
-    env = {**os.environ, "TICKWRIGHT_TEST_URL": site.client.base, "TICKWRIGHT_TEST_KEY": str(site.client.key), **(more or {})}
+    env = {
+        **os.environ,
+        "TICKWRIGHT_TEST_URL": site.client.base,
+        "TICKWRIGHT_TEST_KEY": str(site.client.key),
+        **(more or {}),
+    }
     process = await asyncio.create_subprocess_exec(
         *command, cwd=folder, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )

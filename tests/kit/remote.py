@@ -92,7 +92,9 @@ class RemoteSite:
 
     async def add(self, name: str = "work", count: int = 1, **more: Any) -> list[int]:
         """Schedule jobs; return their ids."""
-        made = [await self.client.post("/v1/jobs", {"task_type": name, "payload": {"n": n}, **more}) for n in range(count)]
+        made = [
+            await self.client.post("/v1/jobs", {"task_type": name, "payload": {"n": n}, **more}) for n in range(count)
+        ]
         assert all(answer.status == 201 for answer in made), made[0].body
         return [answer.json["id"] for answer in made]
 

@@ -1,8 +1,8 @@
 """``tickwright bench protocol``: jobs through the worker protocol of one ``api``, in batches of 100.
 
-Clients in processes of their own claim a batch, complete it, and claim again; each connection is one registered worker. They
-cost as little as Python can: what they take, the API and PostgreSQL do not have. Each job's id is noted by the client that
-got it, so lost and duplicate jobs are counted from what clients saw.
+Clients in processes of their own claim a batch, complete it, and claim again; each connection is one registered worker.
+They do little else: what they take, the API and PostgreSQL do not have. Each client notes the ids of the jobs that it
+completed, so lost and duplicate jobs are counted from what clients saw.
 """
 
 import argparse
@@ -20,9 +20,9 @@ import aiohttp
 import uvloop
 
 from tickwright.bench.ground import Ground, wait_until
+from tickwright.bench.http.rest import free_port
 from tickwright.bench.jobs import SQL
 from tickwright.bench.report import Figures, median, run_bench
-from tickwright.bench.rest import free_port
 
 BARS = {"jobs_per_s": "≥ 5,000", "lost": "= 0", "duplicates": "= 0"}
 TYPE = "remote"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.remote import RemoteSite, ended, of, register, remote_site
+from kit.remote import RemoteSite, ended, register, remote_site
 
 
 @pytest.fixture
@@ -22,7 +22,13 @@ async def test_a_job_is_claimed_and_completed_with_its_result(site: RemoteSite) 
     worker = await register(site.client)
     assert worker.registered["types"] == [{"name": "work", "state": "ready"}]
     [job] = await worker.claim()
-    assert (job["id"], job["type"], job["payload"], job["attempt"], job["max_attempts"]) == (job_id, "work", {"n": 0}, 1, 2)
+    assert (job["id"], job["type"], job["payload"], job["attempt"], job["max_attempts"]) == (
+        job_id,
+        "work",
+        {"n": 0},
+        1,
+        2,
+    )
     assert (job["start_in_ms"], job["begin"], job["timeout_ms"]) == (0, False, 30_000)
     assert await worker.results(ended(job, result={"sent": 1.5})) == {"done": 1, "stale": [], "locked": []}
     seen = await site.job(job_id)

@@ -27,8 +27,14 @@ import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, TaskType, plan_claim
-from tickwright.capabilities.jobs.remote.messages import Attempt, Claim, ClaimedJob, ClaimedJobsView, Released
-from tickwright.capabilities.jobs.remote.results import Expired, RemoteResults
+from tickwright.capabilities.jobs.remote.messages import (
+    RemoteAttempt,
+    RemoteClaim,
+    RemoteJob,
+    RemoteJobs,
+    RemoteRelease,
+)
+from tickwright.capabilities.jobs.remote.results import ExpiredAttempt, RemoteResultWriter
 from tickwright.capabilities.jobs.remote.sessions import CALL_S, SQL, RemoteSession, RemoteSessions, session_lost
 from tickwright.capabilities.jobs.task_types import load_types
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
@@ -61,7 +67,7 @@ _log = structlog.get_logger("tickwright.remote")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedClaim:
     """A claim: of which session, under which number, of which types, and how many jobs at most."""
 
     session: RemoteSession
@@ -71,10 +77,10 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundJobs:
     """The result of a claim; ``next_due_s`` and ``now_s`` are by the database's clock."""
 
-    jobs: list[ClaimedJob] = field(default_factory=list)
+    jobs: list[RemoteJob] = field(default_factory=list)
     next_in_s: float | None = None
 
     def note_next(self, seconds: float) -> None:
@@ -84,12 +90,12 @@ class Found:
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    asked: Asked
-    answer: "asyncio.Future[ClaimedJobsView]"
-    claiming: "asyncio.Task[Found] | None" = None
+    asked: AskedClaim
+    answer: "asyncio.Future[RemoteJobs]"
+    claiming: "asyncio.Task[FoundJobs] | None" = None
 
 
-class RemoteClaims(LoopService):
+class RemoteClaimer(LoopService):
     """The claims of all remote workers that call this process; see the module."""
 
     name = "remote-claims"
@@ -105,7 +111,7 @@ class RemoteClaims(LoopService):
     ) -> None:
         super().__init__()
         self._pool, self._store, self._sessions, self._probe = pool, store, sessions, probe
-        self.results = RemoteResults(pool, store, self.kind, released=self.wake, probe=probe)
+        self.results = RemoteResultWriter(pool, store, self.kind, released=self.wake, probe=probe)
         self._frontier = ClaimFrontier(lambda _: False)
         self._wakeup = worker_wakeup(direct or DirectConnection(None), cancelled=_ignore, types_changed=self._retype)
         self._sleep = IdleSleep(self._wakeup)
@@ -154,7 +160,7 @@ class RemoteClaims(LoopService):
 
     # ------------------------------------------------------------------ calls
 
-    async def claim(self, session: RemoteSession, body: Claim) -> ClaimedJobsView:
+    async def claim(self, session: RemoteSession, body: RemoteClaim) -> RemoteJobs:
         """Return due jobs, or those that become due within the wait; empty when there are none.
 
         If the caller is cancelled, jobs that were claimed for it are released.
@@ -168,15 +174,15 @@ class RemoteClaims(LoopService):
         if body.held is not None:
             await self._release_unknown(session, body.claim, body.held)
         if session.drains or self.stopping.is_set():
-            return ClaimedJobsView([], drain=session.drains)
+            return RemoteJobs([], drain=session.drains)
         await self.read_types()
         if jobs := (await self._claim_or_release(asked)).jobs:
-            return ClaimedJobsView(jobs, drain=False)
+            return RemoteJobs(jobs, drain=False)
         await self._check(asked)
-        return await self._wait(asked, wait_s) if wait_s > 0 else ClaimedJobsView([], drain=False)
+        return await self._wait(asked, wait_s) if wait_s > 0 else RemoteJobs([], drain=False)
 
     @staticmethod
-    def _read(session: RemoteSession, body: Claim) -> tuple[Asked, float]:
+    def _read(session: RemoteSession, body: RemoteClaim) -> tuple[AskedClaim, float]:
         names = session.types if body.types is None else tuple(dict.fromkeys(body.types))
         if strange := set(names).difference(session.types):
             text = f"the worker did not register for the type {min(strange)!r}; it did for: {', '.join(session.types)}"
@@ -184,17 +190,19 @@ class RemoteClaims(LoopService):
         wait = parse_duration(body.wait, field="wait")
         if wait > WAIT_MAX:
             raise Rejected("invalid_duration", f"wait: at most {WAIT_MAX.seconds} s", field="wait")
-        return Asked(session, body.claim, names, body.max), wait.total_seconds()
+        return AskedClaim(session, body.claim, names, body.max), wait.total_seconds()
 
-    async def _check(self, asked: Asked) -> bool:
+    async def _check(self, asked: AskedClaim) -> bool:
         """Tell a claim that found no job from one that was refused; return whether the worker is to stop."""
         session = await self._sessions.again(asked.session)
         if session.claims_from > asked.number:
-            text = f"a claim of number {session.claims_from} said what the worker holds; this one, {asked.number}, is over"
+            text = (
+                f"a claim of number {session.claims_from} said what the worker holds; this one, {asked.number}, is over"
+            )
             raise Contended("claim_superseded", text, status=409)
         return session.drains
 
-    async def _wait(self, asked: Asked, wait_s: float) -> ClaimedJobsView:
+    async def _wait(self, asked: AskedClaim, wait_s: float) -> RemoteJobs:
         waiting = _Waiting(asked, asyncio.get_running_loop().create_future())
         self._waiting[waiting] = None
         self.wake()
@@ -202,7 +210,7 @@ class RemoteClaims(LoopService):
             await asyncio.wait([waiting.answer], timeout=wait_s)
             if not waiting.answer.done() and waiting.claiming is not None:
                 await asyncio.wait([waiting.answer], timeout=CALL_S)
-            return waiting.answer.result() if waiting.answer.done() else ClaimedJobsView([], drain=False)
+            return waiting.answer.result() if waiting.answer.done() else RemoteJobs([], drain=False)
         except asyncio.CancelledError:
             if waiting.answer.done() and waiting.answer.exception() is None:
                 self._release_later(asked.session, waiting.answer.result().jobs)
@@ -211,7 +219,7 @@ class RemoteClaims(LoopService):
             waiting.answer.cancel()
             del self._waiting[waiting]
 
-    async def _claim_or_release(self, asked: Asked) -> Found:
+    async def _claim_or_release(self, asked: AskedClaim) -> FoundJobs:
         """Claim in a task of its own, which a caller that leaves does not end: its jobs are released."""
         with for_all_callers():
             claiming = asyncio.create_task(self._claim(asked))
@@ -221,23 +229,23 @@ class RemoteClaims(LoopService):
             claiming.add_done_callback(lambda done: self._release_found(asked.session, done))
             raise
 
-    def _release_found(self, session: RemoteSession, claiming: "asyncio.Task[Found]") -> None:
+    def _release_found(self, session: RemoteSession, claiming: "asyncio.Task[FoundJobs]") -> None:
         if not claiming.cancelled() and claiming.exception() is None:
             self._release_later(session, claiming.result().jobs)
 
-    def _release_later(self, session: RemoteSession, jobs: Sequence[ClaimedJob]) -> None:
+    def _release_later(self, session: RemoteSession, jobs: Sequence[RemoteJob]) -> None:
         if jobs:
             with for_all_callers():
                 task: asyncio.Task[object] = asyncio.create_task(self._release(session, jobs))
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, session: RemoteSession, jobs: Sequence[ClaimedJob]) -> None:
+    async def _release(self, session: RemoteSession, jobs: Sequence[RemoteJob]) -> None:
         """Release jobs whose answer reaches no client. Where that fails, the client's next claim says what it holds."""
         with suppress(*UNAVAILABLE, TickwrightError):
-            await self.results.record(session, [Released(id=job.id, fence=job.fence) for job in jobs])
+            await self.results.record(session, [RemoteRelease(id=job.id, fence=job.fence) for job in jobs])
 
-    async def _release_unknown(self, session: RemoteSession, number: int, held: Sequence[Attempt]) -> None:
+    async def _release_unknown(self, session: RemoteSession, number: int, held: Sequence[RemoteAttempt]) -> None:
         """Release what the session holds besides ``held``, and refuse its earlier claims from now on."""
         known = [(one.id, one.fence) for one in held]
         async with self._pool.acquire() as connection:
@@ -268,8 +276,8 @@ class RemoteClaims(LoopService):
 
     # ------------------------------------------------------------------ claims
 
-    async def _claim(self, asked: Asked) -> Found:
-        found = Found()
+    async def _claim(self, asked: AskedClaim) -> FoundJobs:
+        found = FoundJobs()
         plain, limited = list[str](), list[TaskType]()
         for name in asked.names:
             kind = self._types.get(name)
@@ -296,7 +304,7 @@ class RemoteClaims(LoopService):
         turn = self._turn % len(kinds) if kinds else 0
         return kinds[turn:] + kinds[:turn]
 
-    async def _claim_plain(self, asked: Asked, names: Sequence[str], found: Found) -> None:
+    async def _claim_plain(self, asked: AskedClaim, names: Sequence[str], found: FoundJobs) -> None:
         for _ in range(ROUNDS_MAX):
             self._turn += 1
             room = asked.max - len(found.jobs)
@@ -331,7 +339,7 @@ class RemoteClaims(LoopService):
             if found.jobs or not (more or bounded):
                 return
 
-    async def _claim_limited(self, asked: Asked, kind: TaskType, found: Found) -> None:
+    async def _claim_limited(self, asked: AskedClaim, kind: TaskType, found: FoundJobs) -> None:
         """Claim jobs of a type with a limit, which the transaction keeps for all workers."""
         async with self._pool.acquire() as connection, connection.transaction():
             claimed = await self._claim_within(connection, asked, kind, found, asked.max - len(found.jobs))
@@ -339,7 +347,7 @@ class RemoteClaims(LoopService):
             await self._take(asked, claimed, found)
 
     async def _claim_within(
-        self, connection: Connection, asked: Asked, kind: TaskType, found: Found, rows: int
+        self, connection: Connection, asked: AskedClaim, kind: TaskType, found: FoundJobs, rows: int
     ) -> ClaimedJobs | None:
         if kind.concurrency is not None:
             await lock_limited(connection, [kind.name])
@@ -374,22 +382,22 @@ class RemoteClaims(LoopService):
             await connection.execute(SQL["take_places"], kind.name, asked.session.id, len(claimed.rows))
         return claimed
 
-    async def _take(self, asked: Asked, claimed: ClaimedJobs, found: Found) -> None:
+    async def _take(self, asked: AskedClaim, claimed: ClaimedJobs, found: FoundJobs) -> None:
         """Add claimed jobs to ``found``; those that expired before their start end here."""
         if claimed.next_due_s is not None:
             found.note_next(max(0.0, claimed.next_due_s - claimed.now_s))
         expired = [row for row in claimed.rows if row.expires_s is not None and row.expires_s <= claimed.now_s]
         if expired:
-            await self.results.record(asked.session, [Expired(row.id, row.fence) for row in expired])
+            await self.results.record(asked.session, [ExpiredAttempt(row.id, row.fence) for row in expired])
         gone = {row.id for row in expired}
         found.jobs += [self._view(row, claimed) for row in claimed.rows if row.id not in gone]
 
-    def _view(self, row: ClaimedRow, claimed: ClaimedJobs) -> ClaimedJob:
+    def _view(self, row: ClaimedRow, claimed: ClaimedJobs) -> RemoteJob:
         kind = self._types.get(row.task_type)
         execute_s = row.due_s if row.execute_s is None else row.execute_s
         timeout_ms = row.timeout_ms or (int(kind.timeout.total_seconds() * 1000) if kind else 30_000)
         start_s = claimed.fire_s.get(row.id, 0.0) - claimed.now_s
-        return ClaimedJob(
+        return RemoteJob(
             row.id,
             row.task_type,
             msgspec.Raw(row.payload.encode()),
@@ -424,7 +432,9 @@ class RemoteClaims(LoopService):
                     next_in_s = POLL_S
                 if self._waiting and not self.stopping.is_set():
                     poll_s = HEARD_POLL_S if self._wakeup.works else POLL_S
-                    await self._sleep.sleep(min(poll_s, poll_s if next_in_s is None else max(0.001, next_in_s)), late=True)
+                    await self._sleep.sleep(
+                        min(poll_s, poll_s if next_in_s is None else max(0.001, next_in_s)), late=True
+                    )
         finally:
             await self._wakeup.unlisten()
             self._let_go()
@@ -438,7 +448,7 @@ class RemoteClaims(LoopService):
     def _let_go(self) -> None:
         for waiting in self._waiting:
             if not waiting.answer.done() and waiting.claiming is None:
-                waiting.answer.set_result(ClaimedJobsView([], drain=False))
+                waiting.answer.set_result(RemoteJobs([], drain=False))
 
     async def _serve(self) -> float | None:
         """Claim for those that wait, the longest first; return when there may be more jobs."""
@@ -455,9 +465,9 @@ class RemoteClaims(LoopService):
                 break
         return min(next_in_s, default=None)
 
-    async def _claim_for(self, waiting: _Waiting, names: tuple[str, ...]) -> Found | None:
-        """Claim for one worker; return what was found if that was no job, so that nobody else looks for these types."""
-        asked = Asked(waiting.asked.session, waiting.asked.number, names, waiting.asked.max)
+    async def _claim_for(self, waiting: _Waiting, names: tuple[str, ...]) -> FoundJobs | None:
+        """Claim for one worker; return what was found unless that were jobs: these types have none."""
+        asked = AskedClaim(waiting.asked.session, waiting.asked.number, names, waiting.asked.max)
         waiting.claiming = asyncio.create_task(self._claim(asked))
         try:
             found = await waiting.claiming
@@ -465,10 +475,10 @@ class RemoteClaims(LoopService):
                 if waiting.answer.done():  # its client left
                     self._release_later(asked.session, found.jobs)
                 else:
-                    waiting.answer.set_result(ClaimedJobsView(found.jobs, drain=False))
+                    waiting.answer.set_result(RemoteJobs(found.jobs, drain=False))
                 return None
             if await self._check(asked) and not waiting.answer.done():
-                waiting.answer.set_result(ClaimedJobsView([], drain=True))
+                waiting.answer.set_result(RemoteJobs([], drain=True))
         except (*UNAVAILABLE, TickwrightError) as error:
             if not waiting.answer.done():
                 waiting.answer.set_exception(error)
@@ -483,5 +493,3 @@ class RemoteClaims(LoopService):
 
 def _ignore(_job_id: int) -> None:
     """A heartbeat finds cancelled jobs."""
-
-

@@ -23,7 +23,7 @@ TypeName = Annotated[str, Meta(min_length=1, max_length=50)]
 TypeNames = Annotated[list[TypeName], Meta(min_length=1, max_length=TYPES_MAX)]
 
 
-class Registration(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RemoteRegistration(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A remote worker that begins.
 
     Attributes:
@@ -44,13 +44,13 @@ class Registration(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RemoteType(msgspec.Struct, frozen=True):
-    """A type of a registration; ``state`` is ``ready``, ``waits`` (for an operator), ``unknown`` or ``other_target``."""
+    """A type of a registration. One that ``waits`` is paused; one with ``other_target`` is not for this pool."""
 
     name: str
     state: Literal["ready", "waits", "unknown", "other_target"]
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RemoteRegistered(msgspec.Struct, frozen=True):
     """The session of a remote worker.
 
     Attributes:
@@ -68,17 +68,17 @@ class Registered(msgspec.Struct, frozen=True):
     types: list[RemoteType]
 
 
-class Attempt(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class RemoteAttempt(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One attempt of one job: what every call about it carries."""
 
     id: Number
     fence: Number
 
 
-Attempts = Annotated[list[Attempt], Meta(max_length=HELD_MAX)]
+RemoteAttempts = Annotated[list[RemoteAttempt], Meta(max_length=HELD_MAX)]
 
 
-class Claim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RemoteClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A request for jobs.
 
     Attributes:
@@ -95,10 +95,10 @@ class Claim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max: Annotated[int, Meta(ge=1, le=CLAIM_MAX)] = 1
     wait: DurationText = "0s"
     types: TypeNames | None = None
-    held: Attempts | None = None
+    held: RemoteAttempts | None = None
 
 
-class ClaimedJob(msgspec.Struct, frozen=True, gc=False):
+class RemoteJob(msgspec.Struct, frozen=True, gc=False):
     """One claimed job.
 
     Attributes:
@@ -126,20 +126,20 @@ class ClaimedJob(msgspec.Struct, frozen=True, gc=False):
     traceparent: str | None
 
 
-class ClaimedJobsView(msgspec.Struct, frozen=True):
+class RemoteJobs(msgspec.Struct, frozen=True):
     """The jobs of a claim; ``drain``: claim no more, finish what runs, and close the session."""
 
-    jobs: list[ClaimedJob]
+    jobs: list[RemoteJob]
     drain: bool
 
 
-class AttemptList(msgspec.Struct, forbid_unknown_fields=True):
+class RemoteAttemptList(msgspec.Struct, forbid_unknown_fields=True):
     """Some attempts."""
 
-    jobs: Annotated[list[Attempt], Meta(min_length=1, max_length=CLAIM_MAX)]
+    jobs: Annotated[list[RemoteAttempt], Meta(min_length=1, max_length=CLAIM_MAX)]
 
 
-class Begun(msgspec.Struct, frozen=True):
+class RemoteBegun(msgspec.Struct, frozen=True):
     """Which last attempts begin.
 
     ``lost``: drop them. ``locked``: another transaction has locked the job's row; release the job, or ask again.
@@ -150,17 +150,17 @@ class Begun(msgspec.Struct, frozen=True):
     locked: list[int]
 
 
-class Heartbeat(msgspec.Struct, forbid_unknown_fields=True):
+class RemoteHeartbeat(msgspec.Struct, forbid_unknown_fields=True):
     """A worker is alive; ``held`` are all attempts that it runs."""
 
-    held: Attempts = []
+    held: RemoteAttempts = []
 
 
-class Stop(msgspec.Struct, frozen=True):
+class RemoteStop(msgspec.Struct, frozen=True):
     """An attempt that must stop.
 
-    ``lost``: it is not the worker's any more: drop it. ``timeout``: the server has ended it: drop it. ``cancelled``: its
-    user cancelled it: report ``cancelled``, or how it ended.
+    Drop it where the reason is ``lost``, because the worker does not hold it, or ``timeout``, because the server has
+    ended it. Where its user has ``cancelled`` it, report ``cancelled``, or how it ended.
     """
 
     id: int
@@ -168,15 +168,15 @@ class Stop(msgspec.Struct, frozen=True):
     reason: Literal["lost", "cancelled", "timeout"]
 
 
-class Beaten(msgspec.Struct, frozen=True):
+class RemoteRenewal(msgspec.Struct, frozen=True):
     """The lease was extended by ``lease_ms``."""
 
     lease_ms: int
     drain: bool
-    stop: list[Stop]
+    stop: list[RemoteStop]
 
 
-class ProgressItem(msgspec.Struct, forbid_unknown_fields=True):
+class RemoteProgressItem(msgspec.Struct, forbid_unknown_fields=True):
     """The progress of one running attempt: any JSON."""
 
     id: Number
@@ -184,10 +184,10 @@ class ProgressItem(msgspec.Struct, forbid_unknown_fields=True):
     progress: msgspec.Raw
 
 
-class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
+class RemoteProgress(msgspec.Struct, forbid_unknown_fields=True):
     """The progress of running attempts."""
 
-    jobs: Annotated[list[ProgressItem], Meta(min_length=1, max_length=CLAIM_MAX)]
+    jobs: Annotated[list[RemoteProgressItem], Meta(min_length=1, max_length=CLAIM_MAX)]
 
 
 class _Result(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="outcome"):
@@ -195,13 +195,13 @@ class _Result(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_fiel
     fence: Number
 
 
-class Complete(_Result, tag="complete"):
+class RemoteComplete(_Result, tag="complete"):
     """The attempt succeeded; ``result`` is kept with the job."""
 
     result: msgspec.Raw | UnsetType = UNSET
 
 
-class Failed(_Result, tag="fail"):
+class RemoteFail(_Result, tag="fail"):
     """The attempt failed. It is retried by the policy of its type, unless it was the last one or ``final``.
 
     ``retry_after`` is the least wait before the next attempt.
@@ -213,13 +213,13 @@ class Failed(_Result, tag="fail"):
     retry_after: DurationText | None = None
 
 
-class Snoozed(_Result, tag="snooze"):
+class RemoteSnooze(_Result, tag="snooze"):
     """The job is to be called again after ``wait``; costs no attempt."""
 
     wait: DurationText
 
 
-class Released(_Result, tag="release"):
+class RemoteRelease(_Result, tag="release"):
     """The attempt ends without a result, because its worker stops; costs no attempt.
 
     ``started``: the handler had begun, which the job's history then shows.
@@ -228,20 +228,20 @@ class Released(_Result, tag="release"):
     started: bool = False
 
 
-class Cancelled(_Result, tag="cancelled"):
+class RemoteCancel(_Result, tag="cancelled"):
     """The handler stopped because the job's user cancelled it. Without such a cancel it counts as ``release``."""
 
 
-Result = Complete | Failed | Snoozed | Released | Cancelled
+RemoteResult = RemoteComplete | RemoteFail | RemoteSnooze | RemoteRelease | RemoteCancel
 
 
-class Results(msgspec.Struct, forbid_unknown_fields=True):
+class RemoteResults(msgspec.Struct, forbid_unknown_fields=True):
     """How attempts ended; each job at most once."""
 
-    results: Annotated[list[Result], Meta(min_length=1, max_length=CLAIM_MAX)]
+    results: Annotated[list[RemoteResult], Meta(min_length=1, max_length=CLAIM_MAX)]
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RemoteRecorded(msgspec.Struct, frozen=True):
     """What became of the results.
 
     Attributes:
@@ -256,18 +256,18 @@ class Recorded(msgspec.Struct, frozen=True):
     locked: list[int]
 
 
-class Reported(msgspec.Struct, frozen=True):
+class RemoteReported(msgspec.Struct, frozen=True):
     """Whose progress was written; ``stale`` attempts are not the session's."""
 
     done: int
     stale: list[int]
 
 
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+class RemoteClose(msgspec.Struct, forbid_unknown_fields=True):
     """An empty object."""
 
 
-class Closed(msgspec.Struct, frozen=True):
+class RemoteClosed(msgspec.Struct, frozen=True):
     """How many jobs were released, which the worker still held."""
 
     released: int

@@ -1,7 +1,7 @@
 """The REST routes of remote workers, ``/v1/worker/…``; docs/worker-protocol.md has the protocol.
 
-The calls of a registered worker pass by the framework, whose work per request is large beside theirs. The routes have the
-same checks, answers and errors, and document them.
+The calls of a registered worker do not use the framework, whose work per request is large beside theirs. The routes of
+the framework have the same checks, answers and errors, and document them.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.jobs.remote.messages import SESSION_HEADER, Registered, Registration
-from tickwright.capabilities.jobs.remote.workers import CALLS, RemoteWorkers, WorkerCall
+from tickwright.capabilities.jobs.remote.messages import SESSION_HEADER, RemoteRegistered, RemoteRegistration
+from tickwright.capabilities.jobs.remote.workers import CALLS, RemoteCall, RemoteWorkers
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import quoted
 from tickwright.plugin.contract import FastRoute
@@ -41,7 +41,7 @@ def worker_routes(workers: RemoteWorkers, gate: Gate) -> APIRouter:
     router = APIRouter(tags=["remote workers"])
     works = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, SCOPE))]
 
-    @router.post(f"{PATH}/register", **answers(Registered, 201), **accepts(Registration))
+    @router.post(f"{PATH}/register", **answers(RemoteRegistered, 201), **accepts(RemoteRegistration))
     async def register_worker(request: Request, caller: works) -> Response:
         """Open the session of a remote worker. Its secret is shown only in this response."""
         return answer(await workers.register(await gate.read_bytes(request), caller), 201)
@@ -51,27 +51,20 @@ def worker_routes(workers: RemoteWorkers, gate: Gate) -> APIRouter:
     return router
 
 
-def _add(router: APIRouter, workers: RemoteWorkers, gate: Gate, name: str, call: WorkerCall) -> None:
+def _add(router: APIRouter, workers: RemoteWorkers, gate: Gate, name: str, call: RemoteCall) -> None:
     body = accepts(call.body)
-    documented = {"openapi_extra": {**body["openapi_extra"], "parameters": [_SESSION]}}
+    documented: dict[str, Any] = {"openapi_extra": {**body["openapi_extra"], "parameters": [_SESSION]}}
 
-    async def respond(request: Request) -> Response:
-        return answer(await workers.answer(name, await gate.read_bytes(request), request.scope["headers"]))
-
-    router.add_api_route(
+    @router.post(
         f"{PATH}/{name}",
-        respond,
-        methods=["POST"],
         name=f"worker_{name}",
-        description=_text_of(call),
+        description=call.call.__doc__,
         dependencies=[Depends(gate.allow(Role.OPERATOR, SCOPE))],
         **answers(call.answer),
         **documented,
     )
-
-
-def _text_of(call: WorkerCall) -> str:
-    return (call.call.__doc__ or "").strip()
+    async def respond(request: Request) -> Response:
+        return answer(await workers.answer(name, await gate.read_bytes(request), request.scope["headers"]))
 
 
 def fast_worker_routes(workers: RemoteWorkers, gate: Gate) -> Mapping[str, FastRoute]:
@@ -79,7 +72,7 @@ def fast_worker_routes(workers: RemoteWorkers, gate: Gate) -> Mapping[str, FastR
     return {f"{PATH}/{name}": partial(_respond, workers, gate, name) for name in CALLS}
 
 
-async def _respond(
+async def _respond(  # noqa: PLR0917  the last three are of ASGI
     workers: RemoteWorkers, gate: Gate, name: str, scope: MutableMapping[str, Any], receive: Any, send: Any
 ) -> None:
     gate.check_role(scope, Role.OPERATOR, SCOPE)

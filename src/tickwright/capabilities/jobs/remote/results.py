@@ -22,17 +22,17 @@ from msgspec import UNSET
 from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX, Errored, TaskType
 from tickwright.capabilities.jobs.remote.messages import (
     RESULT_BYTES_MAX,
-    Attempt,
-    Begun,
-    Cancelled,
-    Complete,
-    Failed,
-    ProgressItem,
-    Recorded,
-    Released,
-    Reported,
-    Result,
-    Snoozed,
+    RemoteAttempt,
+    RemoteBegun,
+    RemoteCancel,
+    RemoteComplete,
+    RemoteFail,
+    RemoteProgressItem,
+    RemoteRecorded,
+    RemoteRelease,
+    RemoteReported,
+    RemoteResult,
+    RemoteSnooze,
 )
 from tickwright.capabilities.jobs.remote.sessions import CALL_S, SQL, RemoteSession
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
@@ -59,7 +59,7 @@ _log = structlog.get_logger("tickwright.remote")
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiredAttempt:
     """An attempt whose job expired before its start."""
 
     id: int
@@ -69,7 +69,7 @@ class Expired:
 @dataclass(frozen=True, slots=True)
 class _Call:
     session: int
-    results: Sequence[Result | Expired]
+    results: Sequence[RemoteResult | ExpiredAttempt]
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _Batch:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
 
-class RemoteResults:
+class RemoteResultWriter:
     """Writes the results of remote workers.
 
     Args:
@@ -104,7 +104,7 @@ class RemoteResults:
         self._record = CallBatcher(self._write, items_max=CALLS_MAX)
         self.counts: Counter[str] = Counter()
 
-    async def record(self, session: RemoteSession, results: Sequence[Result | Expired]) -> Recorded:
+    async def record(self, session: RemoteSession, results: Sequence[RemoteResult | ExpiredAttempt]) -> RemoteRecorded:
         """Write results; return which were not written.
 
         Raises:
@@ -114,17 +114,17 @@ class RemoteResults:
         _check(results)
         return await self._record(_Call(session.id, results))
 
-    async def begin(self, session: RemoteSession, attempts: Sequence[Attempt]) -> Begun:
+    async def begin(self, session: RemoteSession, attempts: Sequence[RemoteAttempt]) -> RemoteBegun:
         """Write that last attempts begin, so that they count from now on; idempotent."""
         found = await self._store.begin_last(session.id, [one.id for one in attempts], [one.fence for one in attempts])
         ids = [one.id for one in attempts]
-        return Begun(
+        return RemoteBegun(
             [job for job in ids if found.get(job) is True],
             lost=[job for job in ids if job not in found],
             locked=[job for job in ids if found.get(job) is False],
         )
 
-    async def report_progress(self, session: RemoteSession, items: Sequence[ProgressItem]) -> Reported:
+    async def report_progress(self, session: RemoteSession, items: Sequence[RemoteProgressItem]) -> RemoteReported:
         """Write the progress of running attempts.
 
         Raises:
@@ -137,16 +137,16 @@ class RemoteResults:
         texts = [bytes(item.progress).decode() for item in items]
         rows = await self._pool.fetch(SQL["report_progress"], session.id, ids, fences, texts)
         written = {row["id"] for row in rows}
-        return Reported(len(written), [job for job in ids if job not in written])
+        return RemoteReported(len(written), [job for job in ids if job not in written])
 
-    async def _write(self, calls: Sequence[_Call]) -> Sequence[Recorded | Exception]:
+    async def _write(self, calls: Sequence[_Call]) -> Sequence[RemoteRecorded | Exception]:
         try:
             with for_all_callers(), within(CALL_S):
                 return await self._write_again(calls)
         except TookTooLong:
             return [outcome_unknown()] * len(calls)
 
-    async def _write_again(self, calls: Sequence[_Call]) -> Sequence[Recorded | Exception]:
+    async def _write_again(self, calls: Sequence[_Call]) -> Sequence[RemoteRecorded | Exception]:
         """Write all calls, once more on a new day; where the database refuses a result, find it."""
         for last in (False, True):
             try:
@@ -158,19 +158,19 @@ class RemoteResults:
                 return [await self._write_parts(call, error) for call in calls]
         raise AssertionError
 
-    async def _write_parts(self, call: _Call, error: asyncpg.PostgresError) -> Recorded:
+    async def _write_parts(self, call: _Call, error: asyncpg.PostgresError) -> RemoteRecorded:
         """Write one of the calls by halves; a single result that the database refuses fails its job."""
         if len(call.results) == 1:
             [result] = call.results
             _log.error("remote.result_refused", job=result.id, error=repr(error))
             text = storable(f"result_refused: {error}")[:ERROR_MESSAGE_MAX]
-            parts: list[Sequence[Result | Expired]] = [
-                [Failed(id=result.id, fence=result.fence, message=text, code="result_refused", final=True)]
+            parts: list[Sequence[RemoteResult | ExpiredAttempt]] = [
+                [RemoteFail(id=result.id, fence=result.fence, message=text, code="result_refused", final=True)]
             ]
         else:
             half = len(call.results) // 2
             parts = [call.results[:half], call.results[half:]]
-        done = Recorded(0, [], [])
+        done = RemoteRecorded(0, [], [])
         for part in parts:
             one = _Call(call.session, part)
             try:
@@ -179,10 +179,10 @@ class RemoteResults:
                 if len(call.results) == 1:
                     raise
                 written = await self._write_parts(one, again)
-            done = Recorded(done.done + written.done, done.stale + written.stale, done.locked + written.locked)
+            done = RemoteRecorded(done.done + written.done, done.stale + written.stale, done.locked + written.locked)
         return done
 
-    async def _write_together(self, calls: Sequence[_Call]) -> Sequence[Recorded]:
+    async def _write_together(self, calls: Sequence[_Call]) -> Sequence[RemoteRecorded]:
         async with self._pool.acquire() as connection, connection.transaction():
             held = await self._lock(connection, calls)
             await self._probe.reached("remote.locked_results", sessions=[call.session for call in calls])
@@ -190,7 +190,9 @@ class RemoteResults:
             ended: Counter[tuple[int, str]] = Counter()
             answers = [self._sort(call, held, batches, ended) for call in calls]
             for (session, query), batch in sorted(batches.items()):
-                await self._store.write_in(connection, query, session, batch.ids, *map(list, zip(*batch.rows, strict=True)))
+                await self._store.write_in(
+                    connection, query, session, batch.ids, *map(list, zip(*batch.rows, strict=True))
+                )
             if ended:
                 await connection.execute(
                     SQL["free_places"], [key[0] for key in ended], [key[1] for key in ended], list(ended.values())
@@ -214,7 +216,7 @@ class RemoteResults:
         held: dict[tuple[int, int], Any],
         batches: Mapping[tuple[int, str], _Batch],
         ended: Counter[tuple[int, str]],
-    ) -> Recorded:
+    ) -> RemoteRecorded:
         """Add a call's results to the batches, each attempt once; return what becomes of them."""
         done, stale, locked = 0, list[int](), list[int]()
         for result in call.results:
@@ -232,43 +234,45 @@ class RemoteResults:
                 done += 1
                 if row["counted"]:
                     ended[call.session, row["task_type"]] += 1
-        return Recorded(done, stale, locked)
+        return RemoteRecorded(done, stale, locked)
 
-    def _statement(self, result: Result | Expired, row: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    def _statement(  # noqa: PLR0911  one for each result
+        self, result: RemoteResult | ExpiredAttempt, row: Mapping[str, Any]
+    ) -> tuple[str, tuple[Any, ...]]:
         """Return the query of ``results.sql`` for a result, and its columns behind id and fence."""
         kind = self._types(row["task_type"]) or _NO_TYPE
         match result:
-            case Complete(result=value):
+            case RemoteComplete(result=value):
                 if value is not UNSET and (text := bytes(value).decode()) != "null":
                     return "complete_with_result", (text,)
                 return ("complete" if kind.keep_history else "complete_and_forget"), ()
-            case Failed():
+            case RemoteFail():
                 return result_of_error(_errored(result), kind, row["attempts"], row["max_attempts"])
-            case Snoozed(wait=wait):
+            case RemoteSnooze(wait=wait):
                 return "snooze", (parse_duration(wait).total_seconds(),)
-            case Released(started=False):
+            case RemoteRelease(started=False):
                 return "release", ()
-            case Expired():
+            case ExpiredAttempt():
                 return "cancel_unstarted", (EXPIRED,)
-            case Cancelled() if row["cancelled"]:
+            case RemoteCancel() if row["cancelled"]:
                 return "cancel_held", (CANCELLED,)
             case _:
                 return "release_with_error", (INTERRUPTED,)
 
 
-def _errored(result: Failed) -> Errored:
+def _errored(result: RemoteFail) -> Errored:
     text = result.message if result.code == "handler_error" else f"{result.code}: {result.message}"
     wait = None if result.retry_after is None else parse_duration(result.retry_after)
     return Errored(result.code, text, final=result.final, retry_after=wait)
 
 
-def _check(results: Sequence[Result | Expired]) -> None:
+def _check(results: Sequence[RemoteResult | ExpiredAttempt]) -> None:
     _check_ids(results)
     for result in results:
         match result:
-            case Complete(result=value) if value is not UNSET:
+            case RemoteComplete(result=value) if value is not UNSET:
                 _check_size(result.id, bytes(value))
-            case Failed(retry_after=str() as text) | Snoozed(wait=text):
+            case RemoteFail(retry_after=str() as text) | RemoteSnooze(wait=text):
                 if parse_duration(text, field="wait") > WAIT_MAX:
                     raise Rejected("invalid_duration", f"a wait has {WAIT_MAX.days} days at the most", field="wait")
             case _:

@@ -7,8 +7,8 @@
 
 The row is all there is: no api process remembers a worker, so each call may reach another one. A client proves by a
 secret that a session is its own. It cannot renew a lost session; it registers again under a new token, and its late
-calls under the old one find no job. Any process that has a session declares others lost and reclaims their jobs, whether a
-Python process or a client holds them (:mod:`tickwright.engine.session`).
+calls under the old one find no job. Any process declares lost sessions lost and reclaims their jobs, those of Python
+processes and of clients alike (:mod:`tickwright.engine.session`).
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.remote.messages import (
     PROTOCOL,
     SESSION_HEADER,
-    Registered,
-    Registration,
+    RemoteRegistered,
+    RemoteRegistration,
     RemoteType,
 )
 from tickwright.domain.errors import Contended, Rejected
@@ -76,8 +76,8 @@ class RemoteSessions:
         self._renew = CallBatcher(self._extend, items_max=1000)
 
     async def register(
-        self, asked: Registration, types: Callable[[str], TaskType | None], *, caller: Caller
-    ) -> Registered:
+        self, asked: RemoteRegistration, types: Callable[[str], TaskType | None], *, caller: Caller
+    ) -> RemoteRegistered:
         """Open a session.
 
         Raises:
@@ -100,7 +100,7 @@ class RemoteSessions:
         lease_ms = lease // timedelta(milliseconds=1)
         states = [RemoteType(name, _state_of(types(name), asked.pool)) for name in names]
         token = f"{_PREFIX}{session}_{secret}"
-        return Registered(token, session, PROTOCOL, lease_ms, lease_ms // HEARTBEATS_PER_LEASE, states)
+        return RemoteRegistered(token, session, PROTOCOL, lease_ms, lease_ms // HEARTBEATS_PER_LEASE, states)
 
     async def of(self, headers: Sequence[tuple[bytes, bytes]]) -> RemoteSession:
         """Return the session whose secret the headers have.
@@ -159,7 +159,9 @@ def _session_of(row: Any) -> RemoteSession:
 
 def session_lost() -> Contended:
     """Return the error of a call under a session that is lost or closed."""
-    text = "this session's lease has expired, or it was closed: other workers have its jobs; drop them and register again"
+    text = (
+        "this session's lease has expired, or it was closed: other workers have its jobs; drop them and register again"
+    )
     return Contended("session_lost", text, status=409)
 
 

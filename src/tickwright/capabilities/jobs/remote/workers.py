@@ -6,24 +6,24 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tickwright.capabilities.jobs.remote.claims import RemoteClaims
+from tickwright.capabilities.jobs.remote.claims import RemoteClaimer
 from tickwright.capabilities.jobs.remote.messages import (
-    AttemptList,
-    Beaten,
-    Begun,
-    Claim,
-    ClaimedJobsView,
-    Closed,
-    Failed,
-    Heartbeat,
-    Nothing,
-    ProgressReport,
-    Recorded,
-    Registered,
-    Registration,
-    Reported,
-    Results,
-    Stop,
+    RemoteAttemptList,
+    RemoteBegun,
+    RemoteClaim,
+    RemoteClose,
+    RemoteClosed,
+    RemoteFail,
+    RemoteHeartbeat,
+    RemoteJobs,
+    RemoteProgress,
+    RemoteRecorded,
+    RemoteRegistered,
+    RemoteRegistration,
+    RemoteRenewal,
+    RemoteReported,
+    RemoteResults,
+    RemoteStop,
 )
 from tickwright.capabilities.jobs.remote.sessions import SQL, RemoteSession, RemoteSessions
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
@@ -39,7 +39,7 @@ TIMEOUT_GRACE = timedelta(seconds=2)
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class WorkerCall(NamedTuple):
+class RemoteCall(NamedTuple):
     """A call of the protocol: how its body is read, what it does, and what it answers."""
 
     body: Any
@@ -55,10 +55,10 @@ class RemoteWorkers:
     ) -> None:
         self._pool = pool
         self.sessions = RemoteSessions(pool, lease=lease)
-        self.claims = RemoteClaims(pool, ClaimStore(pool), self.sessions, direct=direct, probe=probe)
+        self.claims = RemoteClaimer(pool, ClaimStore(pool), self.sessions, direct=direct, probe=probe)
         self.results = self.claims.results
 
-    async def register(self, body: bytes, caller: Caller) -> Registered:
+    async def register(self, body: bytes, caller: Caller) -> RemoteRegistered:
         """Open a session; see ``RemoteSessions.register`` for the errors."""
         asked = decode(body, _registration)
         await self.claims.read_types()
@@ -75,49 +75,49 @@ class RemoteWorkers:
         session = await self.sessions.of(headers)
         return await CALLS[name].call(self, session, asked)
 
-    async def claim(self, session: RemoteSession, body: Claim) -> ClaimedJobsView:
-        """Return due jobs; see ``RemoteClaims.claim``."""
+    async def claim(self, session: RemoteSession, body: RemoteClaim) -> RemoteJobs:
+        """Return due jobs; see ``RemoteClaimer.claim``."""
         return await self.claims.claim(session, body)
 
-    async def begin(self, session: RemoteSession, body: AttemptList) -> Begun:
+    async def begin(self, session: RemoteSession, body: RemoteAttemptList) -> RemoteBegun:
         """Write that last attempts begin."""
         return await self.results.begin(session, body.jobs)
 
-    async def heartbeat(self, session: RemoteSession, body: Heartbeat) -> Beaten:
+    async def heartbeat(self, session: RemoteSession, body: RemoteHeartbeat) -> RemoteRenewal:
         """Extend the lease; end attempts that run too long; return those that must stop."""
         lease, drains = await self.sessions.renew(session)
         ids, fences = [one.id for one in body.held], [one.fence for one in body.held]
         owners = [session.id] * len(ids)
         rows = await self._pool.fetch(SQL["check_held"], owners, ids, fences, TIMEOUT_GRACE) if ids else []
-        stops = [Stop(row["id"], row["fence"], row["reason"]) for row in rows]
+        stops = [RemoteStop(row["id"], row["fence"], row["reason"]) for row in rows]
         if late := [one for one in stops if one.reason == "timeout"]:
             text = "stopped by the server: it ran longer than its timeout"
-            results = [Failed(id=one.id, fence=one.fence, message=text, code="timeout") for one in late]
+            results = [RemoteFail(id=one.id, fence=one.fence, message=text, code="timeout") for one in late]
             done = await self.results.record(session, results)
             stops = [one for one in stops if one.reason != "timeout" or one.id not in done.locked]
-        return Beaten(lease // timedelta(milliseconds=1), drains, stops)
+        return RemoteRenewal(lease // timedelta(milliseconds=1), drains, stops)
 
-    async def progress(self, session: RemoteSession, body: ProgressReport) -> Reported:
+    async def progress(self, session: RemoteSession, body: RemoteProgress) -> RemoteReported:
         """Write the progress of running attempts."""
         return await self.results.report_progress(session, body.jobs)
 
-    async def record(self, session: RemoteSession, body: Results) -> Recorded:
+    async def record(self, session: RemoteSession, body: RemoteResults) -> RemoteRecorded:
         """Write how attempts ended."""
         return await self.results.record(session, body.results)
 
-    async def close(self, session: RemoteSession, _body: Nothing) -> Closed:
+    async def close(self, session: RemoteSession, _body: RemoteClose) -> RemoteClosed:
         """End the session; what it still holds is released."""
-        return Closed(await self.claims.close(session))
+        return RemoteClosed(await self.claims.close(session))
 
 
 CALLS = {
-    "claim": WorkerCall(Claim, ClaimedJobsView, RemoteWorkers.claim),
-    "begin": WorkerCall(AttemptList, Begun, RemoteWorkers.begin),
-    "heartbeat": WorkerCall(Heartbeat, Beaten, RemoteWorkers.heartbeat),
-    "progress": WorkerCall(ProgressReport, Reported, RemoteWorkers.progress),
-    "results": WorkerCall(Results, Recorded, RemoteWorkers.record),
-    "close": WorkerCall(Nothing, Closed, RemoteWorkers.close),
+    "claim": RemoteCall(RemoteClaim, RemoteJobs, RemoteWorkers.claim),
+    "begin": RemoteCall(RemoteAttemptList, RemoteBegun, RemoteWorkers.begin),
+    "heartbeat": RemoteCall(RemoteHeartbeat, RemoteRenewal, RemoteWorkers.heartbeat),
+    "progress": RemoteCall(RemoteProgress, RemoteReported, RemoteWorkers.progress),
+    "results": RemoteCall(RemoteResults, RemoteRecorded, RemoteWorkers.record),
+    "close": RemoteCall(RemoteClose, RemoteClosed, RemoteWorkers.close),
 }
 """The calls of a registered worker, by the last part of their paths."""
 _DECODERS = {name: msgspec.json.Decoder(call.body) for name, call in CALLS.items()}
-_registration = msgspec.json.Decoder(Registration)
+_registration = msgspec.json.Decoder(RemoteRegistration)
