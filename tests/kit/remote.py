@@ -12,6 +12,7 @@ from kit.api import ADMIN, Answer, Client
 from kit.nodes import running, settings_of
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.ports.caller import Role
@@ -84,6 +85,8 @@ class RemoteSite:
     def __init__(self, node: Node, client: Client) -> None:
         self.node, self.client = node, client
         self.service = node.installation.context.ports.get(JobService)
+        self.keys, self.admin = node.installation.context.ports.get(Operations).keys, ADMIN
+        self.workers = node.installation.context.ports.get(RemoteWorkers)
 
     async def type(self, name: str = "work", **settings: Any) -> None:
         """Set up a type for remote workers."""

@@ -205,28 +205,31 @@ class RemoteResultWriter:
         return answers
 
     @staticmethod
-    async def _lock(connection: Connection, calls: Sequence[_Call]) -> dict[tuple[int, int], Any]:
+    async def _lock(connection: Connection, calls: Sequence[_Call]) -> dict[tuple[int, int, int], Any]:
+        """Lock the attempts that are held, and return them by session, job and fence."""
         asked = [(call.session, result.id, result.fence) for call in calls for result in call.results]
         columns = [list(column) for column in zip(*asked, strict=True)]
-        return {(row["owner"], row["id"]): row for row in await connection.fetch(SQL["lock_held"], *columns)}
+        return {
+            (row["owner"], row["id"], row["fence"]): row for row in await connection.fetch(SQL["lock_held"], *columns)
+        }
 
     def _sort(
         self,
         call: _Call,
-        held: dict[tuple[int, int], Any],
+        held: dict[tuple[int, int, int], Any],
         batches: Mapping[tuple[int, str], _Batch],
         ended: Counter[tuple[int, str]],
     ) -> RemoteRecorded:
         """Add a call's results to the batches, each attempt once; return what becomes of them."""
         done, stale, locked = 0, list[int](), list[int]()
         for result in call.results:
-            row = held.get((call.session, result.id))
-            if row is None or row["fence"] != result.fence:
+            row = held.get((call.session, result.id, result.fence))
+            if row is None:
                 stale.append(result.id)
             elif row["locked"]:
                 locked.append(result.id)
             else:
-                del held[call.session, result.id]  # the same call again, in one transaction
+                del held[call.session, result.id, result.fence]  # the same call again, in one transaction
                 query, columns = self._statement(result, row)
                 batch = batches[call.session, query]
                 batch.ids.append(result.id)
