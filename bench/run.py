@@ -25,6 +25,7 @@ RUNS: list[tuple[str, str, list[str]]] = [
     ("obstacles", "obstacles", ["--seconds", "600"]),
     ("idle", "idle", []),
     ("callbacks", "callbacks", []),
+    ("protocol", "protocol", []),
     ("memory", "memory", []),
     ("fleet", "fleet", []),
     ("fleet_of_10", "fleet", ["--workers", "10", "--faults", "1"]),
@@ -42,6 +43,7 @@ RUNS: list[tuple[str, str, list[str]]] = [
 LARGE = {"polling_turns_10M", "polling_end_to_end_10M", "polling_growth"}  # a quarter of an hour each, or more
 QUICK = {  # by label
     "jobs": ["--runs", "1"],
+    "protocol": ["--runs", "1", "--jobs", "20000"],
     "obstacles": ["--runs", "1", "--seconds", "15"],
     "idle": ["--seconds", "20"],
     "fleet": ["--workers", "10", "--seconds", "10", "--faults", "1"],

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from kit.remote import RemoteSite, remote_site
+from kit.waiting import eventually_async
 
 CLIENTS = Path(__file__).parents[2] / "clients"
 TYPES = ("client.echo", "client.fails", "client.last", "client.slow")
@@ -57,3 +59,22 @@ async def test_the_go_client_works_against_the_real_server(site: RemoteSite, tmp
     output = await run(site, CLIENTS / "go", "go", "test", "-count=1", "-v", "./...", more=flags)
     assert "--- FAIL" not in output
     assert "--- SKIP" not in output
+
+
+async def test_the_example_on_the_page_of_the_protocol_works(site: RemoteSite) -> None:
+    """The page shows the example as it is, and it does a job."""
+    path = CLIENTS.parent / "examples/remote_worker.py"
+    page = (CLIENTS.parent / "docs/worker-protocol.md").read_text(encoding="utf-8")
+    assert f"```python\n{path.read_text(encoding='utf-8')}```" in page
+    await site.type("greet", target="remote:examples")
+    made = await site.client.post("/v1/jobs", {"task_type": "greet", "payload": {"name": "Ada"}})
+    process = await asyncio.create_subprocess_exec(sys.executable, str(path), site.client.base, str(site.client.key))
+    try:
+
+        async def result() -> object:
+            return (await site.job(made.json["id"]))["result"]
+
+        assert await eventually_async(result, 30, what="the job is done") == "Hello, Ada!"
+    finally:
+        process.kill()
+        await process.wait()

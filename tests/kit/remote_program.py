@@ -1,7 +1,7 @@
 """A remote worker as a separate process, to be stopped and killed; with the standard library only, as any language has.
 
-It claims one job and says so, sends heartbeats, and waits for a line on its standard input. Then it makes every call of the
-protocol about its job and prints the status and the code of each answer.
+It claims one job and says so, sends heartbeats, and waits for a line on its standard input. Then it makes every call
+of the protocol about its job and prints the status and the code of each answer.
 """
 
 import json

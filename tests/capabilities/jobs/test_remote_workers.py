@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,7 @@ async def test_a_rate_gives_each_job_its_start(site: RemoteSite) -> None:
     starts = [job["start_in_ms"] for job in jobs]
     assert 1 <= len(jobs) <= 6
     assert starts == sorted(starts)
-    assert all(95 <= later - sooner <= 105 for sooner, later in zip(starts, starts[1:], strict=False))
+    assert all(95 <= later - sooner <= 105 for sooner, later in pairwise(starts))
     assert max(starts) <= 510
 
 

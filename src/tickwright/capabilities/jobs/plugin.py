@@ -123,11 +123,13 @@ class JobsPlugin(Plugin):
 
             context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
         if "api" in context.roles and context.callers is not None:
+            from tickwright.capabilities.jobs.metrics import remote_source
             from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
 
             # on the pool of the loops, and with the process's listening connection
             remote = context.callers.ports.put(RemoteWorkers, context.ports.get(RemoteWorkers))
             context.run(remote.claims)
+            context.count(remote_source(remote.claims))
         if WORKER not in context.roles:
             return
         from tickwright.capabilities.jobs.handlers import HandlerRegistry

@@ -7,6 +7,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,7 @@ from kit.mutants import mutate
 from kit.processes import kill_group
 from kit.remote import RemoteSite, RemoteWorker, ended, of, register, remote_site
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs import retention
 from tickwright.capabilities.jobs.remote import claims as claims_module
 from tickwright.capabilities.jobs.remote import results as results_module
 from tickwright.capabilities.jobs.remote.sessions import RemoteSessions
@@ -396,3 +398,42 @@ async def test_the_suite_notices_a_missing_fence(
     weaken(monkeypatch)
     with pytest.raises(AssertionError):
         await check(site)
+
+
+async def check_an_attempt_that_no_heartbeat_names_ends(site: RemoteSite) -> None:
+    """Retention releases it, a minute after its timeout; an attempt that is in time stays."""
+    pool = site.workers.claims._pool
+    first, second, third = await site.add(count=3, max_attempts=2)
+    worker = await register(site.client)
+    assert len(await worker.claim()) == 3
+    old = "UPDATE tickwright.scheduled_tasks SET updated_at = now() - interval '1 hour', started_at = now() - $2::interval WHERE id = $1"
+    for job_id, minutes in ((first, 2), (second, 1)):
+        await pool.execute(old, job_id, timedelta(minutes=minutes))
+    await pool.execute(
+        "UPDATE tickwright.scheduled_tasks SET updated_at = now() - interval '1 hour', started_at = NULL WHERE id = $1",
+        third,
+    )
+    rows = await pool.fetch(retention.SQL["return_stuck"], timedelta(minutes=5), 100)
+    assert list(map(tuple, rows)) == [(first, "pending")]
+    seen = await site.job(first)
+    assert seen["attempts"] == 1
+    assert seen["error_message"].startswith("timeout: its remote worker")
+
+
+async def test_an_attempt_that_no_heartbeat_names_ends(site: RemoteSite) -> None:
+    """A client that forgets a job while it lives does not keep it for ever."""
+    await check_an_attempt_that_no_heartbeat_names_ends(site)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_that_forgotten_attempts_stay(
+    site: RemoteSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the rule they stay until the session ends."""
+    guard = "w.remote_lease IS NULL OR "
+    query = retention.SQL["return_stuck"]
+    assert guard in query
+    mutant = {**retention.SQL, "return_stuck": query.replace(guard, "true OR ")}
+    monkeypatch.setattr(retention, "SQL", MappingProxyType(mutant))
+    with pytest.raises(AssertionError):
+        await check_an_attempt_that_no_heartbeat_names_ends(site)

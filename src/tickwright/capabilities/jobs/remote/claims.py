@@ -124,6 +124,11 @@ class RemoteClaimer(LoopService):
         self._reading: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[object]] = set()
 
+    @property
+    def waiting(self) -> int:
+        """How many claims wait for a job."""
+        return len(self._waiting)
+
     # ------------------------------------------------------------------ types
 
     def kind(self, name: str) -> TaskType | None:

@@ -55,6 +55,18 @@ from tickwright.store.pool import Connection, Pool
 CALLS_MAX = 64
 """Calls in one transaction."""
 _NO_TYPE = TaskType("", "")
+_COUNTED_AS = {
+    "complete": "completed",
+    "complete_and_forget": "completed",
+    "complete_with_result": "completed",
+    "retry": "retried",
+    "fail": "failed",
+    "snooze": "snoozed",
+    "release": "released",
+    "release_with_error": "released",
+    "cancel_held": "cancelled",
+    "cancel_unstarted": "expired",
+}
 _log = structlog.get_logger("tickwright.remote")
 
 
@@ -198,8 +210,9 @@ class RemoteResultWriter:
                     SQL["free_places"], [key[0] for key in ended], [key[1] for key in ended], list(ended.values())
                 )
         for (_, query), batch in batches.items():
-            self.counts[query] += len(batch.ids)
-        self.counts["stale"] += sum(len(answer.stale) for answer in answers)
+            self.counts[_COUNTED_AS[query]] += len(batch.ids)
+        if stale := sum(len(answer.stale) for answer in answers):
+            self.counts["stale"] += stale
         if ended or any(query in RELEASING for _, query in batches):
             self._released()
         return answers
