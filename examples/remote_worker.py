@@ -9,7 +9,7 @@ import urllib.request
 URL, KEY = sys.argv[1:3]
 
 
-def call(name, body, session=""):
+def call(name: str, body: dict, session: str = "") -> dict:
     """Make one call of the protocol; an error raises."""
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", "Tickwright-Session": session}
     request = urllib.request.Request(f"{URL}/v1/worker/{name}", json.dumps(body).encode(), headers)
@@ -17,7 +17,7 @@ def call(name, body, session=""):
         return json.load(answer)
 
 
-def beat(session, every_s, held):
+def beat(session: str, every_s: float, held: list) -> None:
     """Keep the session alive."""
     while True:
         time.sleep(every_s)

@@ -94,7 +94,7 @@ async def test_many_that_wait_cost_one_claim_beside_those_that_get_jobs(
 
 
 async def test_only_types_of_the_pool_that_are_registered_are_claimed(site: RemoteSite) -> None:
-    """A type of another pool, of another target, that waits, or that is unknown stays where it is; the answer says so."""
+    """Jobs of types of another pool or target, and of types that wait, stay; the registration says so."""
     await site.type("other", target="remote:elsewhere")
     await site.type("python", target="python:python")
     await site.type("paused")

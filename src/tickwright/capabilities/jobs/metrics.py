@@ -24,10 +24,8 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_worker_result_backlog", "gauge", (), "Results that are not written yet."),
     MetricSpec("tickwright_worker_lost_results_total", "counter", (), "Results dropped after a lost lease."),
     MetricSpec("tickwright_worker_reclaimed_jobs_total", "counter", (), "Released jobs of lost sessions."),
-    MetricSpec(
-        "tickwright_remote_results_total", "counter", ("outcome",), "Results of remote workers, in this process."
-    ),
-    MetricSpec("tickwright_remote_waiting_claims", "gauge", (), "Claims of remote workers that wait, in this process."),
+    MetricSpec("tickwright_remote_results_total", "counter", ("outcome",), "Results of remote workers, here."),
+    MetricSpec("tickwright_remote_waiting_claims", "gauge", (), "Claims of remote workers that wait here."),
     MetricSpec("tickwright_jobs_due", "gauge", ("task_type",), "Due and pending, counted up to 10,000."),
     MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),
     MetricSpec("tickwright_jobs_upcoming", "gauge", ("task_type",), "Not due yet, counted up to 10,000."),

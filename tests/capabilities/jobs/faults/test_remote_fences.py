@@ -6,7 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -282,9 +282,8 @@ async def test_an_api_killed_between_claim_and_answer_loses_no_job(database_url:
         claiming = asyncio.create_task(killed.call("claim", killed.claim_body(most=50)))
         await eventually_async(lambda: connection.fetchval(held, killed.id), what="the claim is committed")
         kill_group(child)
-        with pytest.raises((aiohttp.ClientError, AssertionError)):  # or its answer was faster, which is lost here, too
+        with suppress(aiohttp.ClientError):  # where its answer was faster than the kill, it is lost here
             await claiming
-            raise AssertionError
         worker = killed.through(site.client)
         jobs = await worker.claim(most=50, wait="30s", held=[])
         assert len(jobs) == 50
@@ -406,13 +405,12 @@ async def check_an_attempt_that_no_heartbeat_names_ends(site: RemoteSite) -> Non
     first, second, third = await site.add(count=3, max_attempts=2)
     worker = await register(site.client)
     assert len(await worker.claim()) == 3
-    old = "UPDATE tickwright.scheduled_tasks SET updated_at = now() - interval '1 hour', started_at = now() - $2::interval WHERE id = $1"
-    for job_id, minutes in ((first, 2), (second, 1)):
-        await pool.execute(old, job_id, timedelta(minutes=minutes))
-    await pool.execute(
-        "UPDATE tickwright.scheduled_tasks SET updated_at = now() - interval '1 hour', started_at = NULL WHERE id = $1",
-        third,
-    )
+    for job_id, minutes in ((first, 2), (second, 1), (third, None)):
+        ago = None if minutes is None else timedelta(minutes=minutes)
+        await pool.execute(
+            "UPDATE tickwright.scheduled_tasks SET updated_at = now() - interval '1 hour', "
+            "started_at = now() - $2::interval WHERE id = $1", job_id, ago
+        )  # fmt: skip
     rows = await pool.fetch(retention.SQL["return_stuck"], timedelta(minutes=5), 100)
     assert list(map(tuple, rows)) == [(first, "pending")]
     seen = await site.job(first)

@@ -39,7 +39,8 @@ from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.jobs.sql", "remote.sql")
-LEASE_MIN, LEASE_MAX = timedelta(seconds=2), timedelta(minutes=10)
+LEASE_MIN = timedelta(seconds=2)
+LEASE_MAX = timedelta(minutes=10)
 CALL_S = 10.0
 """The limit of a statement that serves several calls."""
 HEARTBEATS_PER_LEASE = 3
