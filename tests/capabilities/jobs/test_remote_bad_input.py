@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kit.remote import RemoteSite, ended, of, register, remote_site
+from tickwright.capabilities.jobs.remote import claims, sessions
 
 WORKER = {"name": "n", "pool": "shop", "types": ["work"]}
 ONE = {"id": 1, "fence": 1}
@@ -43,6 +44,33 @@ async def test_registrations_are_checked(site: RemoteSite) -> None:
         )
         == 0
     )
+
+
+async def test_sessions_that_are_alive_have_a_limit(site: RemoteSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is closed or lost makes room; lost ones are deleted after an hour, a few at each registration."""
+    monkeypatch.setattr(sessions, "SESSIONS_MAX", 2)
+    first, second = await register(site.client), await register(site.client)
+    (await site.client.post("/v1/worker/register", WORKER)).says(429, "too_many_sessions")
+    await first.said("close", {})
+    third = await register(site.client)
+    await site.workers.claims._pool.execute(
+        "UPDATE tickwright.workers SET lost_at = now() - interval '2 hours' WHERE id = $1", second.id
+    )
+    fourth = await register(site.client)
+    alive = await site.workers.claims._pool.fetch("SELECT id FROM tickwright.workers WHERE remote_lease IS NOT NULL")
+    assert {row["id"] for row in alive} == {third.id, fourth.id}
+
+
+async def test_an_answer_has_a_limit(site: RemoteSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs whose payloads do not fit into an answer are for the next claim; the first one always fits."""
+    monkeypatch.setattr(claims, "ANSWER_CHARS_MAX", 100_000)
+    for _ in range(3):
+        await site.client.post("/v1/jobs", {"task_type": "work", "payload": "x" * 60_000, "max_attempts": 1})
+    worker = await register(site.client)
+    for _ in range(3):
+        [job] = await worker.claim(wait="30s")
+        assert job["attempt"] == 1
+        await worker.results(ended(job))
 
 
 async def test_calls_are_checked(site: RemoteSite) -> None:

@@ -60,6 +60,8 @@ PLACES_S = 0.2
 TYPES_S = 1.0
 LONG_MAX = 8
 """How many payloads that may have up to 2 MB as text one claim returns."""
+ANSWER_CHARS_MAX = 8 * 1024 * 1024
+"""Of all payloads of an answer. What does not fit is released; the first job always fits."""
 ROUNDS_MAX = 200
 _AT_ONCE = timedelta()
 _WORKERS = load("tickwright.engine.sql", "workers.sql")
@@ -78,9 +80,10 @@ class AskedClaim:
 
 @dataclass(slots=True)
 class FoundJobs:
-    """The result of a claim; ``next_due_s`` and ``now_s`` are by the database's clock."""
+    """The result of a claim: jobs, the length of their payloads, and when there may be another one."""
 
     jobs: list[RemoteJob] = field(default_factory=list)
+    size: int = 0
     next_in_s: float | None = None
 
     def note_next(self, seconds: float) -> None:
@@ -317,7 +320,9 @@ class RemoteClaimer(LoopService):
             if plan is None:
                 return
             scope = self._frontier.scope(plan.types)
-            bounded = (self._frontier.follows(plan) or self._frontier.dragging) and not self._frontier.sweep_due(plan)
+            follows = self._frontier.follows(plan)
+            sweeps = (follows or self._frontier.dragging) and bool(self._frontier.sweep_due(plan))
+            bounded = (follows or self._frontier.dragging) and not sweeps
             discovers = self._frontier.may_discover()
             checked = self._frontier.next_to_check(scope.ranges) if discovers and self._in_progress == 1 else ()
             began = monotonic()
@@ -337,11 +342,13 @@ class RemoteClaimer(LoopService):
             took_s = monotonic() - began
             if discovers:
                 self._frontier.discovered(took_s)
-            if not bounded:
+            if sweeps:
+                self._frontier.swept(took_s)
+            elif not bounded:
                 self._frontier.watch(took_s=took_s, rows=len(claimed.rows), ranges=len(scope.ranges))
             more = self._frontier.note(plan, scope, claimed)
             await self._take(asked, claimed, found)
-            if found.jobs or not (more or bounded):
+            if found.jobs or not (more or follows):  # the last claim of a drain did not start from the head
                 return
 
     async def _claim_limited(self, asked: AskedClaim, kind: TaskType, found: FoundJobs) -> None:
@@ -388,14 +395,20 @@ class RemoteClaimer(LoopService):
         return claimed
 
     async def _take(self, asked: AskedClaim, claimed: ClaimedJobs, found: FoundJobs) -> None:
-        """Add claimed jobs to ``found``; those that expired before their start end here."""
+        """Add claimed jobs to ``found``, as many as fit; those that expired before their start end here."""
         if claimed.next_due_s is not None:
             found.note_next(max(0.0, claimed.next_due_s - claimed.now_s))
-        expired = [row for row in claimed.rows if row.expires_s is not None and row.expires_s <= claimed.now_s]
-        if expired:
-            await self.results.record(asked.session, [ExpiredAttempt(row.id, row.fence) for row in expired])
-        gone = {row.id for row in expired}
-        found.jobs += [self._view(row, claimed) for row in claimed.rows if row.id not in gone]
+        left_out: list[ExpiredAttempt | RemoteRelease] = []
+        for row in claimed.rows:
+            if row.expires_s is not None and row.expires_s <= claimed.now_s:
+                left_out.append(ExpiredAttempt(row.id, row.fence))
+            elif found.jobs and found.size + len(row.payload) > ANSWER_CHARS_MAX:
+                left_out.append(RemoteRelease(id=row.id, fence=row.fence))
+            else:
+                found.size += len(row.payload)
+                found.jobs.append(self._view(row, claimed))
+        if left_out:
+            await self.results.record(asked.session, left_out)
 
     def _view(self, row: ClaimedRow, claimed: ClaimedJobs) -> RemoteJob:
         kind = self._types.get(row.task_type)

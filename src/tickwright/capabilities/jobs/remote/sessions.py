@@ -41,6 +41,8 @@ from tickwright.store.queries import load
 SQL = load("tickwright.capabilities.jobs.sql", "remote.sql")
 LEASE_MIN = timedelta(seconds=2)
 LEASE_MAX = timedelta(minutes=10)
+SESSIONS_MAX = 5000
+"""Remote workers that are alive at once, of all pools."""
 CALL_S = 10.0
 """The limit of a statement that serves several calls."""
 HEARTBEATS_PER_LEASE = 3
@@ -83,6 +85,7 @@ class RemoteSessions:
 
         Raises:
             Rejected: ``unsupported_protocol``, ``invalid_duration``, ``invalid_lease``. Permanent.
+            Contended: ``too_many_sessions`` (429). Retry.
         """
         if asked.protocol != PROTOCOL:
             text = f"this release speaks version {PROTOCOL} of the worker protocol, not {asked.protocol}"
@@ -95,8 +98,11 @@ class RemoteSessions:
         facts = {"remote": {"pool": asked.pool, "types": names, "client": asked.client, "key": caller.name}}
         secret = random_token(_SECRET_BYTES)
         client = asked.client or "remote"
-        values = asked.name, client, lease, json.dumps(facts), _hash_of(secret)
+        values = asked.name, client, lease, json.dumps(facts), _hash_of(secret), SESSIONS_MAX
         session = await self._pool.fetchval(SQL["register"], *values)
+        if session is None:
+            text = f"{SESSIONS_MAX} remote workers are alive, which is the limit; close sessions that are not used"
+            raise Contended("too_many_sessions", text, status=429)
         _log.info("remote.registered", session=session, name=asked.name, pool=asked.pool, client=asked.client)
         lease_ms = lease // timedelta(milliseconds=1)
         states = [RemoteType(name, _state_of(types(name), asked.pool)) for name in names]

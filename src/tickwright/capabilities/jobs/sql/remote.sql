@@ -1,7 +1,14 @@
 -- name: register
--- Register a remote worker under a token that was never used before, with the lease $3, which its heartbeats extend.
+-- Register a remote worker under a token that was never used before, with the lease $3, which its heartbeats extend; nothing where there are $6
+-- that are alive. Those that were lost an hour ago are deleted, a few at a time: a client may register again and again. Small: a row per session.
+WITH gone AS (
+  DELETE FROM tickwright.workers
+   WHERE id = ANY (ARRAY (SELECT id FROM tickwright.workers
+                           WHERE remote_lease IS NOT NULL AND lost_at < clock_timestamp() - interval '1 hour' LIMIT 100 FOR UPDATE SKIP LOCKED))
+)
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts, remote_secret, remote_lease)
-VALUES (nextval('tickwright.fence_seq'), $1, ARRAY['remote'], $2, clock_timestamp() + $3::interval, $4, $5, $3::interval)
+SELECT nextval('tickwright.fence_seq'), $1, ARRAY['remote'], $2, clock_timestamp() + $3::interval, $4, $5, $3::interval
+ WHERE $6 > (SELECT count(*) FROM tickwright.workers WHERE remote_lease IS NOT NULL AND lost_at IS NULL)
 RETURNING id;
 
 -- name: sessions

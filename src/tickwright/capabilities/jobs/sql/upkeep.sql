@@ -63,8 +63,8 @@ WITH RECURSIVE {claim_range}, {claimable}, stuck AS MATERIALIZED (
          AND t.status = 'processing' AND t.updated_at < clock_timestamp() - $1::interval
          AND NOT EXISTS (SELECT FROM tickwright.workers w
                           WHERE w.id = t.owner AND w.lost_at IS NULL
-                            AND (w.remote_lease IS NULL OR coalesce(clock_timestamp() < t.started_at + interval '1 minute' + coalesce(t.timeout_ms,
-                                 (SELECT y.timeout_ms FROM tickwright.task_types y WHERE y.name = t.task_type), 0) * interval '1 ms', true)))
+                            AND (w.remote_lease IS NULL OR clock_timestamp() < coalesce(t.started_at, t.updated_at) + interval '1 minute' + coalesce(t.timeout_ms,
+                                 (SELECT y.timeout_ms FROM tickwright.task_types y WHERE y.name = t.task_type), 0) * interval '1 ms'))
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $2 FOR UPDATE SKIP LOCKED) AS s
    LIMIT $2
 )
