@@ -10,9 +10,11 @@ import asyncio
 import json
 import multiprocessing
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -78,7 +80,7 @@ def _one_run(ground: Ground, options: argparse.Namespace) -> tuple[float, "Count
         began = time.perf_counter()
         for pipe in pipes:
             pipe.send("begin")
-        wait_until(lambda: not ground.left(TYPE), WITHIN_S, "the jobs to end", check_s=0.02)
+        wait_until(lambda: not (ground.left(TYPE) and all(map(_is_alive, clients))), WITHIN_S, "an end", check_s=0.02)
         seconds = time.perf_counter() - began
         for pipe in pipes:
             pipe.send("end")
@@ -88,6 +90,10 @@ def _one_run(ground: Ground, options: argparse.Namespace) -> tuple[float, "Count
             client.kill()
             client.join()
         ground.stop()
+
+
+def _is_alive(client: Any) -> bool:
+    return bool(client.is_alive())
 
 
 def _listens(port: int) -> bool:
@@ -106,9 +112,12 @@ async def _work_all(pipe: Connection, url: str, key: str, workers: int, batch: i
         sessions = [await _register(http) for _ in range(workers)]
         pipe.send("registered")
         await asyncio.to_thread(pipe.recv)
-        working = [asyncio.create_task(_one_worker(http, session, batch, completed)) for session in sessions]
-        working += [asyncio.create_task(_beat(http, session)) for session in sessions]
-        await asyncio.to_thread(pipe.recv)
+        working = [asyncio.create_task(_work_on(http, session, batch, completed)) for session in sessions]
+        ending = asyncio.ensure_future(asyncio.to_thread(pipe.recv))
+        await asyncio.wait([ending, *working], return_when=asyncio.FIRST_COMPLETED)
+        for task in working:
+            if task.done():
+                task.result()  # a worker ends by an error only
         await asyncio.sleep(0.2)  # for answers on their way
         for task in working:
             task.cancel()
@@ -120,28 +129,63 @@ async def _register(http: aiohttp.ClientSession) -> str:
     return str((await _post(http, "register", body, {}))["session"])
 
 
+async def _work_on(http: aiohttp.ClientSession, session: str, batch: int, completed: list[int]) -> None:
+    """Work under a session, and under another one when it is lost."""
+    while True:
+        beating = asyncio.create_task(_beat(http, session))
+        try:
+            await _one_worker(http, session, batch, completed)
+        except _SessionLostError as error:
+            sys.stderr.write(f"{error}\n")
+            session = await _register(http)
+        finally:
+            beating.cancel()
+
+
 async def _beat(http: aiohttp.ClientSession, session: str) -> None:
     while True:
         await asyncio.sleep(2)
-        await _post(http, "heartbeat", {"held": []}, {"Tickwright-Session": session})
+        with suppress(_TryAgainError, _SessionLostError):
+            await _post(http, "heartbeat", {"held": []}, {"Tickwright-Session": session})
 
 
 async def _one_worker(http: aiohttp.ClientSession, session: str, batch: int, completed: list[int]) -> None:
-    number, headers = 0, {"Tickwright-Session": session}
+    """Work as the protocol says: a call without a good answer is repeated, and a claim then says what is held."""
+    number, headers, unsure = 0, {"Tickwright-Session": session}, False
     while True:
         number += 1
-        claimed = await _post(http, "claim", {"claim": number, "max": batch, "wait": "5s"}, headers)
-        if not claimed["jobs"]:
+        body = {"claim": number, "max": batch, "wait": "5s", **({"held": []} if unsure else {})}
+        try:
+            claimed = await _post(http, "claim", body, headers)
+        except _TryAgainError:
+            unsure = True
             continue
-        results = [{"outcome": "complete", "id": job["id"], "fence": job["fence"]} for job in claimed["jobs"]]
-        recorded = await _post(http, "results", {"results": results}, headers)
-        if recorded["done"] != len(results):
-            raise RuntimeError(f"{recorded} of {len(results)} results")
-        completed += [job["id"] for job in claimed["jobs"]]
+        unsure = False
+        left = [{"outcome": "complete", "id": job["id"], "fence": job["fence"]} for job in claimed["jobs"]]
+        while left:
+            try:
+                locked = set((await _post(http, "results", {"results": left}, headers))["locked"])
+            except _TryAgainError:
+                continue
+            completed += [result["id"] for result in left if result["id"] not in locked]
+            left = [result for result in left if result["id"] in locked]
+
+
+class _TryAgainError(Exception):
+    """No good answer."""
+
+
+class _SessionLostError(Exception):
+    """Others have the jobs of this session."""
 
 
 async def _post(http: aiohttp.ClientSession, name: str, body: Any, headers: dict[str, str]) -> Any:
     async with http.post(f"/v1/worker/{name}", data=json.dumps(body), headers=headers) as answer:
+        if answer.status >= 500:
+            sys.stderr.write(f"{name}: {answer.status} {await answer.text()}\n")
+            raise _TryAgainError
+        if answer.status == 409:
+            raise _SessionLostError(await answer.text())
         if answer.status not in {200, 201}:
             raise RuntimeError(f"{name}: {answer.status} {await answer.text()}")
         return json.loads(await answer.read())

@@ -216,7 +216,8 @@ async def test_a_rate_gives_each_job_its_start(site: RemoteSite) -> None:
     starts = [job["start_in_ms"] for job in jobs]
     assert 1 <= len(jobs) <= 6
     assert starts == sorted(starts)
-    assert all(95 <= later - sooner <= 105 for sooner, later in pairwise(starts))
+    ahead = [start for start in starts if start > 0]  # a slow machine is late for the first ones
+    assert all(99 <= later - sooner <= 101 for sooner, later in pairwise(ahead))
     assert max(starts) <= 510
 
 

@@ -95,7 +95,8 @@ class FoundJobs:
 class _Waiting:
     asked: AskedClaim
     answer: "asyncio.Future[RemoteJobs]"
-    claiming: "asyncio.Task[FoundJobs] | None" = None
+    turn: "asyncio.Future[None] | None" = None
+    """Ends when the claim that is under way for it has ended."""
 
 
 class RemoteClaimer(LoopService):
@@ -216,8 +217,8 @@ class RemoteClaimer(LoopService):
         self.wake()
         try:
             await asyncio.wait([waiting.answer], timeout=wait_s)
-            if not waiting.answer.done() and waiting.claiming is not None:
-                await asyncio.wait([waiting.answer], timeout=CALL_S)
+            if not waiting.answer.done() and waiting.turn is not None:
+                await asyncio.wait([waiting.turn], timeout=CALL_S)
             return waiting.answer.result() if waiting.answer.done() else RemoteJobs([], drain=False)
         except asyncio.CancelledError:
             if waiting.answer.done() and waiting.answer.exception() is None:
@@ -346,6 +347,8 @@ class RemoteClaimer(LoopService):
                 self._frontier.swept(took_s)
             elif not bounded:
                 self._frontier.watch(took_s=took_s, rows=len(claimed.rows), ranges=len(scope.ranges))
+            if not claimed.rows:
+                await self._check(asked)  # a claim that was refused says nothing about the jobs of others
             more = self._frontier.note(plan, scope, claimed)
             await self._take(asked, claimed, found)
             if found.jobs or not (more or follows):  # the last claim of a drain did not start from the head
@@ -465,7 +468,7 @@ class RemoteClaimer(LoopService):
 
     def _let_go(self) -> None:
         for waiting in self._waiting:
-            if not waiting.answer.done() and waiting.claiming is None:
+            if not waiting.answer.done() and waiting.turn is None:
                 waiting.answer.set_result(RemoteJobs([], drain=False))
 
     async def _serve(self) -> float | None:
@@ -486,9 +489,9 @@ class RemoteClaimer(LoopService):
     async def _claim_for(self, waiting: _Waiting, names: tuple[str, ...]) -> FoundJobs | None:
         """Claim for one worker; return what was found unless that were jobs: these types have none."""
         asked = AskedClaim(waiting.asked.session, waiting.asked.number, names, waiting.asked.max)
-        waiting.claiming = asyncio.create_task(self._claim(asked))
+        waiting.turn = turn = asyncio.get_running_loop().create_future()
         try:
-            found = await waiting.claiming
+            found = await self._claim(asked)
             if found.jobs:
                 if waiting.answer.done():  # its client left
                     self._release_later(asked.session, found.jobs)
@@ -506,7 +509,8 @@ class RemoteClaimer(LoopService):
         else:
             return found
         finally:
-            waiting.claiming = None
+            waiting.turn = None
+            turn.set_result(None)
 
 
 def _ignore(_job_id: int) -> None:
