@@ -3,7 +3,7 @@
 # AREA is a package:    make test AREA=jobs   make test AREA=transports/kafka
 
 .DEFAULT_GOAL := help
-.PHONY: help up dev quick test test-full check audit fmt docs bench lock clean
+.PHONY: help up dev quick test test-full clients test-clients check audit fmt docs bench lock clean
 
 unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes; each would compile everything for itself
 
@@ -40,6 +40,14 @@ test-full: dev ## run every test: also mutants, storms, slow disks, matrices of 
 	@sh scripts/test-servers.sh
 	@$(PYTHON_IN_VENV) scripts/page.py verify
 	@$(PYTEST) $(IN_PROCESSES) $(ARGS)
+
+clients: ## build the client packages for other languages; needs Node.js and Go
+	@cd clients/typescript && npm ci --silent --no-audit --no-fund && npm run --silent build
+	@cd clients/go && go vet ./...
+
+test-clients: dev ## run the tests of the client packages against a real server
+	@sh scripts/test-servers.sh
+	@$(PYTEST) tests/clients $(ARGS)
 
 check: dev ## format, lint, types and layers: everything that needs no server
 	@$(PYTHON_IN_VENV) scripts/check.py

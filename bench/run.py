@@ -26,6 +26,7 @@ RUNS: list[tuple[str, str, list[str]]] = [
     ("obstacles", "obstacles", ["--seconds", "600"]),
     ("idle", "idle", []),
     ("callbacks", "callbacks", []),
+    ("protocol", "protocol", []),
     ("memory", "memory", []),
     ("fleet", "fleet", []),
     ("fleet_of_10", "fleet", ["--workers", "10", "--faults", "1"]),
@@ -45,6 +46,7 @@ LARGE = {"polling_turns_10M", "polling_end_to_end_10M", "polling_growth"}  # a q
 QUICK = {  # by label
     "jobs": ["--runs", "1"],
     "results": ["--rounds", "3"],
+    "protocol": ["--runs", "1", "--jobs", "20000"],
     "obstacles": ["--runs", "1", "--seconds", "15"],
     "idle": ["--seconds", "20"],
     "fleet": ["--workers", "10", "--seconds", "10", "--faults", "1"],

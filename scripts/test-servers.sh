@@ -45,6 +45,7 @@ has_program pgbouncer || missing="$missing pgbouncer"
 has_program prometheus || missing="$missing prometheus"
 has_program cc || missing="$missing gcc libc6-dev" # a clock that jumps is a few lines of C
 has_program chromium || missing="$missing chromium"
+has_program go || missing="$missing golang-go" # for the tests of its client; those of the other need Node.js, as the page does
 has_program java || missing="$missing openjdk-17-jre-headless"
 has_kafka || has_program mvn || missing="$missing maven"
 if [ -z "$missing" ]; then

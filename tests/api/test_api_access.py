@@ -11,6 +11,7 @@ import pytest
 from kit.api import ADMIN, RunningApi, running_api
 from kit.waiting import eventually_async
 from tickwright.api.context import ApiLimits, Readiness
+from tickwright.capabilities.jobs.remote.workers import CALLS
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.ports.caller import Role
 from tickwright.process.installation import target_check
@@ -32,6 +33,7 @@ NEEDS = {
     ("post", "/v1/jobs/{job_id}/retry"): Role.OPERATOR,
     ("post", "/v1/jobs/{job_id}/reschedule"): Role.OPERATOR,
     ("post", "/v1/jobs/{job_id}/run-now"): Role.OPERATOR,
+    **{("post", f"/v1/worker/{call}"): Role.OPERATOR for call in ("register", *CALLS)},
     ("post", "/v1/dead-letters/requeue"): Role.OPERATOR,
     ("post", "/v1/dead-letters/fanout/requeue"): Role.OPERATOR,
     ("post", "/v1/dead-letters/reports/requeue"): Role.OPERATOR,

@@ -10,10 +10,12 @@ from kit.api import ADMIN, RunningApi, running_api
 from kit.mutants import mutate
 from tickwright.api.context import ApiLimits
 from tickwright.api.gate import check_role
+from tickwright.capabilities.jobs.remote.workers import CALLS
 from tickwright.ports.caller import SCOPES, Role
 
 OPENS = {
     "jobs:schedule": {("post", "/v1/jobs"), ("post", "/v1/jobs:bulk")},
+    "jobs:work": {("post", f"/v1/worker/{call}") for call in ("register", *CALLS)},
     "reports:deliver": {
         ("get", "/v1/reports/{report_id}/parts/{listener}"),
         ("put", "/v1/reports/{report_id}/parts/{listener}"),

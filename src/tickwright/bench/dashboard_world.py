@@ -11,7 +11,7 @@ import aiohttp
 
 from tickwright.bench import poll_world
 from tickwright.bench.ground import Ground, wait_until
-from tickwright.bench.rest import free_port
+from tickwright.bench.http.rest import free_port
 from tickwright.capabilities.polling.wheels.loops import SLICES_KEPT
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import load

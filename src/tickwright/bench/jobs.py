@@ -12,8 +12,8 @@ import uvloop
 
 from tickwright import Tickwright
 from tickwright.bench.ground import Ground, wait_until
+from tickwright.bench.http.rest import enqueue_rest
 from tickwright.bench.report import Figures, median, run_bench
-from tickwright.bench.rest import enqueue_rest
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.bench.sql", "jobs.sql")

@@ -7,7 +7,7 @@ read differently is refused, not repaired. :mod:`.addresses` decides whether the
 
     https://HOST[:PORT][/PATH][?QUERY]    http://…  ws://…  wss://…
     amqp:EXCHANGE/ROUTING_KEY             the exchange may be empty (the default exchange)
-    kafka:TOPIC    pg:TOPIC    python:NAME
+    kafka:TOPIC    pg:TOPIC    python:NAME    remote:POOL
 """
 
 import re
@@ -92,16 +92,25 @@ class PythonTarget:
     scheme: Literal["python"] = "python"
 
 
-Target = WebTarget | AmqpTarget | KafkaTarget | PostgresTarget | PythonTarget
+@dataclass(frozen=True, slots=True)
+class RemoteTarget:
+    """A pool of remote workers, which claim by the worker protocol; nothing is sent to them."""
+
+    pool: str
+    scheme: Literal["remote"] = "remote"
+
+
+Target = WebTarget | AmqpTarget | KafkaTarget | PostgresTarget | PythonTarget | RemoteTarget
 FORMS: Mapping[str, str] = {
     **{scheme: f"{scheme}://…" for scheme in ("https", "http", "wss", "ws")},
     "amqp": "amqp:EXCHANGE/ROUTING_KEY",
     "kafka": "kafka:TOPIC",
     "pg": "pg:TOPIC",
     "python": "python:NAME",
+    "remote": "remote:POOL",
 }
 """How a target is written, by its scheme. A new scheme needs more places: see docs/architecture.md."""
-DESTINATION_SCHEMES = frozenset(FORMS) - {"python"}
+DESTINATION_SCHEMES = frozenset(FORMS) - {"python", "remote"}
 """Schemes to which a relay sends, and which ``tickwright.outbox`` takes from plain SQL."""
 FORMS_SHOWN = ", ".join(form for scheme, form in FORMS.items() if scheme not in {"http", "ws"})
 """For helps and errors; the schemes without TLS are left out, because they must be allowed first."""
@@ -133,6 +142,8 @@ def parse_target(text: str) -> Target:
             return PostgresTarget(_name(rest, _TOPIC, "a pg topic"))
         case "python":
             return PythonTarget(_name(rest, _HANDLER, "a handler name"))
+        case "remote":
+            return RemoteTarget(_name(rest, _HANDLER, "a pool of remote workers"))
     allowed = " ".join(f"{scheme}://" if scheme in WEB_PORTS else f"{scheme}:" for scheme in FORMS)
     raise _invalid(f"it starts with no known scheme; allowed are {allowed}")
 

@@ -453,7 +453,9 @@ class Listener(uvicorn.Server):
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket, which reserves the port before the server runs."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # asyncio turns Nagle's delay off for these only
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

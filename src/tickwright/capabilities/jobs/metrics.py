@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tickwright.observe.metrics import LATENESS_BUCKETS_S, HistogramSample, MetricSpec, Sample, Source, busiest
 
 if TYPE_CHECKING:
+    from tickwright.capabilities.jobs.remote.claims import RemoteClaimer
     from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
     from tickwright.capabilities.jobs.worker.worker import JobWorker
 
@@ -31,6 +32,8 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_worker_result_backlog", "gauge", (), "Results that are not written yet."),
     MetricSpec("tickwright_worker_lost_results_total", "counter", (), "Results dropped after a lost lease."),
     MetricSpec("tickwright_worker_reclaimed_jobs_total", "counter", (), "Released jobs of lost sessions."),
+    MetricSpec("tickwright_remote_results_total", "counter", ("outcome",), "Results of remote workers, here."),
+    MetricSpec("tickwright_remote_waiting_claims", "gauge", (), "Claims of remote workers that wait here."),
     MetricSpec("tickwright_jobs_due", "gauge", ("task_type",), "Due and pending, counted up to 10,000."),
     MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),
     MetricSpec("tickwright_jobs_upcoming", "gauge", ("task_type",), "Not due yet, counted up to 10,000."),
@@ -72,6 +75,19 @@ def worker_source(worker: "JobWorker") -> Source:
             lateness = "tickwright_job_lateness_seconds"
             samples.append(HistogramSample(lateness, late, labels, bounds=LATENESS_BUCKETS_S, counts=counts))
         return samples
+
+    return read
+
+
+def remote_source(claimer: "RemoteClaimer") -> Source:
+    """Return a source for the calls of remote workers to this process."""
+
+    def read() -> list[Sample]:
+        results = [
+            Sample("tickwright_remote_results_total", count, (outcome,))
+            for outcome, count in list(claimer.results.counts.items())
+        ]
+        return [Sample("tickwright_remote_waiting_claims", claimer.waiting), *results]
 
     return read
 

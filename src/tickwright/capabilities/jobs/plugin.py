@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.enqueue import Enqueuer
+    from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
     from tickwright.capabilities.jobs.results import JobResults
     from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.capabilities.jobs.waits import JobWaits
@@ -100,6 +101,13 @@ class JobsPlugin(Plugin):
 
             return Schedules(context.pool, ports.get(Enqueuer).types)
 
+        def remote() -> "RemoteWorkers":
+            from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
+            from tickwright.engine.wakeup.connection import DirectConnection
+
+            return RemoteWorkers(context.pool, lease=context.settings.lease, direct=ports.find(DirectConnection))
+
+        ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
         ports.offer("tickwright.capabilities.jobs.waits:JobWaits", waits)
@@ -157,23 +165,38 @@ class JobsPlugin(Plugin):
         return () if WORKER in context.roles else (ClaimStore(context.pool).reclaim_for_others,)
 
     async def start(self, context: Context) -> None:
-        """Add the worker, and the retention of jobs in a scheduler."""
+        """Add the services of the process's roles."""
         if "scheduler" in context.roles:
-            from tickwright.capabilities.jobs.retention import JobRetention
-
-            context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
-            from tickwright.capabilities.jobs.metrics import schedule_source
-            from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
-
-            schedules = ScheduleSource()
-            context.produce(schedules)
-            context.count(schedule_source(schedules))
+            self._start_scheduler(context)
         if "api" in context.roles and context.callers is not None:
-            from tickwright.capabilities.jobs.waits import JobWaits
+            self._start_api(context, context.callers)
+        if WORKER in context.roles:
+            self._start_worker(context)
 
-            context.run(context.callers.ports.get(JobWaits))
-        if WORKER not in context.roles:
-            return
+    @staticmethod
+    def _start_scheduler(context: Context) -> None:
+        from tickwright.capabilities.jobs.metrics import schedule_source
+        from tickwright.capabilities.jobs.retention import JobRetention
+        from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
+
+        context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
+        schedules = ScheduleSource()
+        context.produce(schedules)
+        context.count(schedule_source(schedules))
+
+    @staticmethod
+    def _start_api(context: Context, callers: Context) -> None:
+        from tickwright.capabilities.jobs.metrics import remote_source
+        from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
+        from tickwright.capabilities.jobs.waits import JobWaits
+
+        # on the pool of the loops, and with the process's listening connection
+        remote = callers.ports.put(RemoteWorkers, context.ports.get(RemoteWorkers))
+        context.run(callers.ports.get(JobWaits), remote.claims)
+        context.count(remote_source(remote.claims))
+
+    @staticmethod
+    def _start_worker(context: Context) -> None:
         from tickwright.capabilities.jobs.handlers import HandlerRegistry
         from tickwright.capabilities.jobs.metrics import WorkerCounters, worker_source
         from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
@@ -201,6 +224,8 @@ class JobsPlugin(Plugin):
         """Return the routes of jobs, task types, their figures, dead letters and schedules."""
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
+        from tickwright.capabilities.jobs.remote.rest import worker_routes
+        from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
         from tickwright.capabilities.jobs.rest import job_routes
         from tickwright.capabilities.jobs.schedules.rest import schedule_routes
         from tickwright.capabilities.jobs.schedules.service import Schedules
@@ -210,14 +235,18 @@ class JobsPlugin(Plugin):
             job_routes(context.ports.get(JobService), context.ports.get(JobWaits), gate),
             figure_routes(TypeFigureReader(context.pool), gate),
             schedule_routes(context.ports.get(Schedules), gate),
+            worker_routes(context.ports.get(RemoteWorkers), gate),
         )
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:
-        """Return the route that schedules one job."""
+        """Return the route that schedules one job, and the calls of remote workers."""
         from tickwright.capabilities.jobs.admin.service import JobService
+        from tickwright.capabilities.jobs.remote.rest import fast_worker_routes
+        from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
         from tickwright.capabilities.jobs.rest import POST_JOB_PATH, post_job
 
-        return {POST_JOB_PATH: partial(post_job, context.ports.get(JobService), gate)}
+        post = partial(post_job, context.ports.get(JobService), gate)
+        return {POST_JOB_PATH: post, **fast_worker_routes(context.ports.get(RemoteWorkers), gate)}
 
 
 PLUGIN = JobsPlugin()

@@ -338,12 +338,21 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
     yield from _type_reasons(facts)
     if facts["expires_at"] is not None and facts["expires_at"] <= max(now, due_at):
         yield Reason("expires", "it expires before it can start; it will end as cancelled")
-    if not facts["workers"]:
+    if (facts["target"] or "").startswith("remote:"):
+        if not facts["able_workers"]:
+            yield _no_remote_worker(facts)
+    elif not facts["workers"]:
         yield Reason("no_worker", "no live worker: no process claims jobs")
     elif facts["type_known"] and not facts["able_workers"]:
         yield _no_handler(facts["target"])
     if due_at <= now:
         yield from _queue_reasons(facts)
+
+
+def _no_remote_worker(facts: Mapping[str, Any]) -> Reason:
+    pool = facts["target"].partition(":")[2]
+    text = f"it waits for a remote worker of pool {pool} with the type {facts['task_type']}; none is alive"
+    return Reason("no_remote_worker", text)
 
 
 def _no_handler(target: str) -> Reason:

@@ -53,7 +53,7 @@ SELECT claim_range.task_type AS subject,
     ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 1) AS oldest
  WHERE oldest.due < clock_timestamp() - $1::interval
    AND EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
-                  AND 'worker' = ANY (w.roles))
+                  AND w.roles && ARRAY['worker', 'remote'])
  GROUP BY claim_range.task_type;
 
 -- name: no_live_worker
@@ -61,7 +61,7 @@ SELECT claim_range.task_type AS subject,
 WITH RECURSIVE {runnable}
 SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
  WHERE NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
-                      AND 'worker' = ANY (w.roles))
+                      AND w.roles && ARRAY['worker', 'remote'])
    AND EXISTS (SELECT FROM runnable AS claim_range
                 WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
                                WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority

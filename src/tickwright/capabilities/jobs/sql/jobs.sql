@@ -125,16 +125,18 @@ WITH RECURSIVE job AS MATERIALIZED (
            AS no_slot,
          coalesce(load.threads_of_type >= 3 * (load.threads - load.threads_busy), false) AS no_thread
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
-    CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS reported
+    CROSS JOIN LATERAL (SELECT CASE WHEN y.target LIKE 'python:%' THEN w.facts -> 'handlers' WHEN y.target LIKE 'remote:%' THEN w.facts -> 'remote' -> 'types'
+                                    ELSE w.facts -> 'brokers' END AS has) AS reported
     LEFT JOIN LATERAL (
       SELECT (said.jobs ->> 'running')::numeric AS running, (said.jobs ->> 'slots')::numeric AS slots,
              (said.jobs ->> 'threads')::numeric AS threads, (said.jobs ->> 'threads_busy')::numeric AS threads_busy,
              (w.facts #>> ARRAY['counters', 'types', job.task_type, 'running'])::numeric AS of_type,
              (w.facts #>> ARRAY['counters', 'types', job.task_type, 'threads'])::numeric AS threads_of_type
         FROM jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running.type() == "number" && @.slots.type() == "number")') AS said (jobs)) AS load ON true
-   WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
+   WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND CASE WHEN y.target LIKE 'remote:%' THEN 'remote' ELSE 'worker' END = ANY (w.roles)
+     AND (y.target NOT LIKE 'remote:%' OR w.facts -> 'remote' ->> 'pool' = substr(y.target, 8))
      AND CASE WHEN jsonb_typeof(reported.has) = 'array'
-              THEN reported.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
+              THEN reported.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) WHEN y.target LIKE 'remote:%' THEN y.name ELSE split_part(y.target, ':', 1) END
               ELSE true END
 )
 SELECT job.*, clock_timestamp() AS now,
@@ -149,7 +151,7 @@ SELECT job.*, clock_timestamp() AS now,
        (SELECT count(*) FROM due d
          WHERE d.own AND d.status = 'pending' AND d.due_at <= now() AND (d.due_at, d.id) < (job.due_at, job.id)) AS waiting_before,
        (SELECT count(*) FROM tickwright.workers w
-         WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)) AS workers,
+         WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND CASE WHEN y.target LIKE 'remote:%' THEN 'remote' ELSE 'worker' END = ANY (w.roles)) AS workers,
        able.workers AS able_workers, able.full AS full_workers, able.running AS able_running, able.slots AS able_slots,
        able.threadless AS threadless_workers, able.threads_busy AS able_threads_busy, able.threads AS able_threads,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at

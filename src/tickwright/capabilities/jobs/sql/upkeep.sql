@@ -52,7 +52,8 @@ DELETE FROM tickwright.job_keys
 -- name: return_stuck
 -- Release jobs that a user's program set to processing, without a lease, and has not touched for $1: back to pending, with the attempt
 -- counted, or failed when it was the last. Also jobs of lost sessions whose rows were locked at the reclaim; their claims have counted the attempt,
--- unless it is a last one that did not begin. At most $2. Index: scheduled_tasks_due, the due part of each claim range.
+-- unless it is a last one that did not begin. And jobs that a live remote worker holds for a minute longer than their timeout: it does not name them in
+-- its heartbeats, which would end them. At most $2. Index: scheduled_tasks_due, the due part of each claim range.
 WITH RECURSIVE {claim_range}, {claimable}, stuck AS MATERIALIZED (
   SELECT s.id, s.counted
     FROM claimable AS claim_range CROSS JOIN LATERAL (
@@ -60,7 +61,10 @@ WITH RECURSIVE {claim_range}, {claimable}, stuck AS MATERIALIZED (
        WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority
          AND coalesce(t.retry_at, t.execute_at) <= now()
          AND t.status = 'processing' AND t.updated_at < clock_timestamp() - $1::interval
-         AND NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.id = t.owner AND w.lost_at IS NULL)
+         AND NOT EXISTS (SELECT FROM tickwright.workers w
+                          WHERE w.id = t.owner AND w.lost_at IS NULL
+                            AND (w.remote_lease IS NULL OR clock_timestamp() < coalesce(t.started_at, t.updated_at) + interval '1 minute' + coalesce(t.timeout_ms,
+                                 (SELECT y.timeout_ms FROM tickwright.task_types y WHERE y.name = t.task_type), 0) * interval '1 ms'))
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $2 FOR UPDATE SKIP LOCKED) AS s
    LIMIT $2
 )
@@ -68,6 +72,8 @@ UPDATE ONLY tickwright.scheduled_tasks t
    SET status = CASE WHEN t.attempts + stuck.counted >= t.max_attempts THEN 'failed' ELSE 'pending' END,
        attempts = t.attempts + stuck.counted, fence = greatest(t.fence, t.attempts + 1), owner = NULL, updated_at = clock_timestamp(),
        error_message = CASE WHEN t.owner IS NULL THEN 'stuck: set to processing without an owner and not touched since'
+                            WHEN EXISTS (SELECT FROM tickwright.workers w WHERE w.id = t.owner AND w.lost_at IS NULL)
+                            THEN 'timeout: its remote worker held it for longer and did not name it in its heartbeats'
                             ELSE 'lost: its worker stopped without releasing it' END
   FROM stuck WHERE t.id = stuck.id AND t.id = ANY (ARRAY (SELECT id FROM stuck)) AND t.status = 'processing'
 RETURNING t.id, t.status;

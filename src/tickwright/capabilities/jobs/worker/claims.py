@@ -150,6 +150,18 @@ class ClaimStore:
             self._forget_day()
             return await self._write(self._pool, name, token, ids, *columns)
 
+    async def write_in(self, connection: Connection, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
+        """Write like :meth:`write`, inside the caller's transaction.
+
+        Raises:
+            asyncpg.UndefinedTableError: Retention has dropped the table of the former day. Repeat the transaction.
+        """
+        try:
+            return await self._write(connection, name, token, ids, *columns)
+        except asyncpg.UndefinedTableError:
+            self._forget_day()
+            raise
+
     async def write_unlocked(
         self, name: str, token: int, ids: list[int], *columns: list[Any]
     ) -> tuple[int, AbstractSet[int]]:

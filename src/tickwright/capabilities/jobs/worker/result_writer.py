@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 import msgspec
@@ -39,6 +39,7 @@ from tickwright.capabilities.jobs.model import (
     Retry,
     Snooze,
     Snoozed,
+    TaskType,
 )
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.domain.errors import error_text, storable
@@ -77,6 +78,8 @@ so that a second write, after a lost answer, does not change a later attempt of 
 delete the row: a second write finds none."""
 
 INTERRUPTED = "interrupted: its worker stopped before it ended"
+CANCELLED = "cancelled while it ran"
+EXPIRED = "expired: it could not start before expires_at"
 ERROR_REFUSED = "result_refused: the database refuses the error's text"
 
 _log = structlog.get_logger("tickwright.jobs")
@@ -181,17 +184,13 @@ class OutcomeRecorder:
     def _errored(self, job: Job, error: Errored) -> None:
         if job.span is not None:
             traces.fail(job.span, error.code)
-        outcome, text = "timed_out" if error.code == "timeout" else "failed", _storable_text(error.message)
         if error.gone:  # the type waits for an operator, and this attempt does not count
             self._count(job, "gone")
-            self._gone(job, text)
-        elif error.final or job.attempt >= job.max_attempts:
-            self._count(job, "failed")
-            self._writer.add("fail", job.id, outcome, text)
-        else:
-            self._count(job, "retried")
-            wait = job.type_state.task_type.retry.delay(job.attempt, random_unit(), error.retry_after)
-            self._writer.add("retry", job.id, job.fence, wait.total_seconds(), outcome, text)
+            self._gone(job, _storable_text(error.message))
+            return
+        query, columns = result_of_error(error, job.type_state.task_type, job.attempt, job.max_attempts)
+        self._count(job, "failed" if query == "fail" else "retried")
+        self._writer.add(query, job.id, *((job.fence,) if query in FENCED_BY_JOB else ()), *columns)
 
     def record_stopped(self, job: Job, reason: str) -> None:
         """Record a stopped attempt: ``cancel``, ``shutdown``, or ``lost``, for which nothing is written."""
@@ -199,7 +198,7 @@ class OutcomeRecorder:
         if reason == "shutdown":
             self._writer.add("release_with_error", job.id, job.fence, INTERRUPTED)
         elif reason == "cancel":
-            self._writer.add("cancel_held", job.id, "cancelled while it ran")
+            self._writer.add("cancel_held", job.id, CANCELLED)
 
     def record_unstarted(self, job: Job, reason: str) -> None:
         """Record an attempt that ends before its start; it does not count.
@@ -219,7 +218,7 @@ class OutcomeRecorder:
     def record_expired(self, job: Job) -> None:
         """Record an attempt whose job expired before its start."""
         self._count(job, "expired")
-        self._writer.add("cancel_unstarted", job.id, "expired: it could not start before expires_at")
+        self._writer.add("cancel_unstarted", job.id, EXPIRED)
 
     def _count(self, job: Job, outcome: str) -> None:
         state = job.type_state
@@ -231,6 +230,17 @@ class OutcomeRecorder:
             self.noted(job, outcome)
         if state.granted is not None:
             self._freed()
+
+
+def result_of_error(
+    error: Errored, kind: TaskType, attempt: int, max_attempts: int
+) -> tuple[Literal["fail", "retry"], tuple[Any, ...]]:
+    """Return the query of ``results.sql`` that follows from a failed attempt, and its columns behind id and fence."""
+    outcome, text = "timed_out" if error.code == "timeout" else "failed", _storable_text(error.message)
+    if error.final or attempt >= max_attempts:
+        return "fail", (outcome, text)
+    wait = kind.retry.delay(attempt, random_unit(), error.retry_after)
+    return "retry", (wait.total_seconds(), outcome, text)
 
 
 def _storable_text(text: str) -> str:

@@ -10,12 +10,12 @@ at its own, in any worker.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from tickwright.capabilities.jobs.model import RATE_LIMITED_AHEAD_S, ClaimPlan, furthest_start_s
+from tickwright.capabilities.jobs.model import RATE_LIMITED_AHEAD_S, ClaimPlan, TaskType, furthest_start_s
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore, claim_order
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic
@@ -77,7 +77,7 @@ class SharedLimits:
         if not names and not former:
             self.withheld, self.again_s = False, math.inf
             return _nothing
-        await connection.fetch(_SQL["lock_limited"], [*names, *former])
+        await lock_limited(connection, [*names, *former])
         arriving, token = asked(), self._session.token
         self._settling = settling = self._settling + 1
         self._settled.update(names, former)
@@ -128,51 +128,74 @@ class SharedLimits:
 
     async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim jobs of a rate-limited type with a start for each (``fire_s``); ``None`` when no start is free yet."""
-        name, rate = state.task_type.name, state.task_type.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
-            row = await self._lock(connection, name)
-            start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(RATE_LIMITED_AHEAD_S, 1 / rate)
-            if start_s > row["now_s"] + furthest_start_s(rate):
-                start_s = row["now_s"]  # no claim takes so much: a raised rate, or a clock set back
-            room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
-            if room <= 0:
-                state.rate_limited_more = True
-                state.rate_limited_until_s = monotonic() + max(0.01, start_s - row["now_s"] - RATE_LIMITED_AHEAD_S / 2)
-                return None
-            plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
-            claimed = replace(await self._store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
-            if claimed.rows:
-                await connection.execute(_SQL["take_starts"], name, self._assign(claimed, start_s, 1 / rate))
-        self._note_more(state, claimed, plan)
+            claimed, asked, wait_s = await claim_at_rate(self._store, connection, state.task_type, request)
+        if claimed is None:
+            state.rate_limited_more = True
+            state.rate_limited_until_s = monotonic() + wait_s
+            return None
+        self._note_more(state, claimed, asked)
         return claimed
 
-    async def _lock(self, connection: Connection, name: str) -> Any:
-        row = await connection.fetchrow(_SQL["lock_rate"], name)
-        if row is None:
-            await connection.execute(_SQL["create_rate"], name)
-            row = await connection.fetchrow(_SQL["lock_rate"], name)
-        return row
-
     @staticmethod
-    def _assign(claimed: ClaimedJobs, start_s: float, step_s: float) -> float:
-        claimed.rows.sort(key=claim_order)
-        for row in claimed.rows:
-            fire_s = max(start_s, row.due_s)
-            claimed.fire_s[row.id] = fire_s
-            start_s = fire_s + step_s
-        return start_s
-
-    @staticmethod
-    def _note_more(state: TypeState, claimed: ClaimedJobs, plan: ClaimPlan) -> None:
+    def _note_more(state: TypeState, claimed: ClaimedJobs, asked: int) -> None:
         """Time the next claim: while jobs wait, when half of the taken starts are used; else the next ordinary one.
 
         A claim finds one priority between two known ones. Where it found one, there may be more.
         """
-        state.rate_limited_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_ranges)
+        state.rate_limited_more = claimed.was_cut or len(claimed.rows) >= asked or bool(claimed.new_ranges)
         wait_s = 0.0
         if state.rate_limited_more:
             wait_s = min(RATE_LIMITED_AHEAD_S / 2, len(claimed.rows) / (state.task_type.rate_per_s or 1.0) / 2)
         state.rate_limited_until_s = monotonic() + wait_s
+
+
+class RatedClaim(NamedTuple):
+    """A claim at a rate: its jobs, how many it asked for; without a free start no jobs, and when there may be one."""
+
+    claimed: ClaimedJobs | None
+    asked: int
+    wait_s: float
+
+
+async def claim_at_rate(store: ClaimStore, connection: Connection, kind: TaskType, request: ClaimRequest) -> RatedClaim:
+    """Claim jobs of a rate-limited type with a start for each (``fire_s``), in the caller's transaction."""
+    name, rate = kind.name, kind.rate_per_s or 1.0
+    row = await _lock_rate(connection, name)
+    start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(RATE_LIMITED_AHEAD_S, 1 / rate)
+    if start_s > row["now_s"] + furthest_start_s(rate):
+        start_s = row["now_s"]  # no claim takes so much: a raised rate, or a clock set back
+    room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
+    if room <= 0:
+        return RatedClaim(None, 0, max(0.01, start_s - row["now_s"] - RATE_LIMITED_AHEAD_S / 2))
+    asked = min(room, request.plan.rows_max[0])
+    plan = ClaimPlan(request.plan.types, (asked,), request.plan.total_max)
+    claimed = replace(await store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
+    if claimed.rows:
+        await connection.execute(_SQL["take_starts"], name, _assign(claimed, start_s, 1 / rate))
+    return RatedClaim(claimed, asked, 0.0)
+
+
+async def lock_limited(connection: Connection, names: Sequence[str]) -> None:
+    """Wait for the other workers that share the concurrency of these types, until the end of the transaction."""
+    await connection.fetch(_SQL["lock_limited"], names)
+
+
+async def _lock_rate(connection: Connection, name: str) -> Any:
+    row = await connection.fetchrow(_SQL["lock_rate"], name)
+    if row is None:
+        await connection.execute(_SQL["create_rate"], name)
+        row = await connection.fetchrow(_SQL["lock_rate"], name)
+    return row
+
+
+def _assign(claimed: ClaimedJobs, start_s: float, step_s: float) -> float:
+    claimed.rows.sort(key=claim_order)
+    for row in claimed.rows:
+        fire_s = max(start_s, row.due_s)
+        claimed.fire_s[row.id] = fire_s
+        start_s = fire_s + step_s
+    return start_s
 
 
 def _nothing() -> None:

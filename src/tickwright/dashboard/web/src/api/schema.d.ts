@@ -787,6 +787,146 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/worker/register": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Register Worker
+         * @description Open the session of a remote worker. Its secret is shown only in this response.
+         */
+        post: operations["register_worker_v1_worker_register_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/worker/claim": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Worker Claim
+         * @description Return due jobs; see ``RemoteClaimer.claim``.
+         */
+        post: operations["worker_claim_v1_worker_claim_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/worker/begin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Worker Begin
+         * @description Write that last attempts begin.
+         */
+        post: operations["worker_begin_v1_worker_begin_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/worker/heartbeat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Worker Heartbeat
+         * @description Extend the lease; end attempts that run too long; return those that must stop.
+         */
+        post: operations["worker_heartbeat_v1_worker_heartbeat_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/worker/progress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Worker Progress
+         * @description Write the progress of running attempts.
+         */
+        post: operations["worker_progress_v1_worker_progress_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/worker/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Worker Results
+         * @description Write how attempts ended.
+         */
+        post: operations["worker_results_v1_worker_results_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/worker/close": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Worker Close
+         * @description End the session; what it still holds is released.
+         */
+        post: operations["worker_close_v1_worker_close_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/workers": {
         parameters: {
             query?: never;
@@ -5276,6 +5416,303 @@ export interface components {
             job_name: string;
             owner: string | null;
             version: number;
+        };
+        /**
+         * RemoteAttempt
+         * @description One attempt of one job: what every call about it carries.
+         */
+        RemoteAttempt: {
+            id: string;
+            fence: string;
+        };
+        /**
+         * RemoteAttemptList
+         * @description Some attempts.
+         */
+        RemoteAttemptList: {
+            jobs: components["schemas"]["RemoteAttempt"][];
+        };
+        /**
+         * RemoteBegun
+         * @description Which last attempts begin.
+         *
+         *         ``lost``: drop them. ``locked``: another transaction has locked the job's row; release the job, or ask again.
+         */
+        RemoteBegun: {
+            begins: number[];
+            lost: number[];
+            locked: number[];
+        };
+        /**
+         * RemoteCancel
+         * @description The handler stopped because the job's user cancelled it. Without such a cancel it counts as ``release``.
+         */
+        RemoteCancel: {
+            /** @enum {unknown} */
+            outcome: "cancelled";
+            id: string;
+            fence: string;
+        };
+        /**
+         * RemoteClaim
+         * @description A request for jobs.
+         *
+         *         Attributes:
+         *             claim: A number that rises by one with each claim of the session, beginning at 1.
+         *             max: At most so many jobs.
+         *             wait: How long the answer may wait for a job, at most 60 s.
+         *             types: Some of the types of the registration; all of them by default.
+         *             held: After a claim without an answer: every attempt that the worker knows of. The server then refuses claims of
+         *                 lower numbers, and releases what the session holds besides these, without counting an attempt. Send it only
+         *                 while no other claim of the session is under way.
+         */
+        RemoteClaim: {
+            claim: number;
+            /** @default 1 */
+            max?: number;
+            /**
+             * @description A number with its unit: d h m s ms
+             * @default 0s
+             * @example 30s
+             */
+            wait?: string;
+            /** @default null */
+            types?: string[] | null;
+            /** @default null */
+            held?: components["schemas"]["RemoteAttempt"][] | null;
+        };
+        /**
+         * RemoteClose
+         * @description An empty object.
+         */
+        RemoteClose: Record<string, unknown>;
+        /**
+         * RemoteClosed
+         * @description How many jobs were released, which the worker still held.
+         */
+        RemoteClosed: {
+            released: number;
+        };
+        /**
+         * RemoteComplete
+         * @description The attempt succeeded; ``result`` is kept with the job.
+         */
+        RemoteComplete: {
+            /** @enum {unknown} */
+            outcome: "complete";
+            result?: unknown;
+            id: string;
+            fence: string;
+        };
+        /**
+         * RemoteFail
+         * @description The attempt failed. It is retried by the policy of its type, unless it was the last one or ``final``.
+         *
+         *         ``retry_after`` is the least wait before the next attempt.
+         */
+        RemoteFail: {
+            /** @enum {unknown} */
+            outcome: "fail";
+            message: string;
+            /** @default handler_error */
+            code?: string;
+            /** @default false */
+            final?: boolean;
+            /** @default null */
+            retry_after?: string | null;
+            id: string;
+            fence: string;
+        };
+        /**
+         * RemoteHeartbeat
+         * @description A worker is alive; ``held`` are all attempts that it runs.
+         */
+        RemoteHeartbeat: {
+            /** @default [] */
+            held?: components["schemas"]["RemoteAttempt"][];
+        };
+        /**
+         * RemoteJob
+         * @description One claimed job.
+         *
+         *         Attributes:
+         *             attempt: The number of this attempt, from 1.
+         *             fence: Rises with every attempt of this job; every call about it carries it.
+         *             execute_at: When its user wanted it to run.
+         *             timeout_ms: How long the attempt may run. The server enforces it, too, a little later.
+         *             start_in_ms: How long to wait before the start; above 0 only for types with a rate.
+         *             expires_in_ms: It must not start later than this.
+         *             begin: This is the last attempt: call ``begin`` before its start, so that it counts only if it began.
+         *             traceparent: The trace that the job was scheduled in.
+         */
+        RemoteJob: {
+            id: string;
+            type: string;
+            payload: unknown;
+            attempt: number;
+            max_attempts: number;
+            fence: string;
+            execute_at: string;
+            timeout_ms: number;
+            start_in_ms: number;
+            expires_in_ms: number | null;
+            begin: boolean;
+            traceparent: string | null;
+        };
+        /**
+         * RemoteJobs
+         * @description The jobs of a claim; ``drain``: claim no more, finish what runs, and close the session.
+         */
+        RemoteJobs: {
+            jobs: components["schemas"]["RemoteJob"][];
+            drain: boolean;
+        };
+        /**
+         * RemoteProgress
+         * @description The progress of running attempts.
+         */
+        RemoteProgress: {
+            jobs: components["schemas"]["RemoteProgressItem"][];
+        };
+        /**
+         * RemoteProgressItem
+         * @description The progress of one running attempt: any JSON.
+         */
+        RemoteProgressItem: {
+            id: string;
+            fence: string;
+            progress: unknown;
+        };
+        /**
+         * RemoteRecorded
+         * @description What became of the results.
+         *
+         *         Attributes:
+         *             done: How many were written now.
+         *             stale: Ids of attempts that the session does not hold: they have ended before, by an earlier call or otherwise.
+         *                 Nothing was changed. Drop them.
+         *             locked: Ids whose rows another transaction has locked. Nothing was changed. Send these results again.
+         */
+        RemoteRecorded: {
+            done: number;
+            stale: number[];
+            locked: number[];
+        };
+        /**
+         * RemoteRegistered
+         * @description The session of a remote worker.
+         *
+         *         Attributes:
+         *             session: The secret for the header ``Tickwright-Session`` of every other call; shown only here.
+         *             id: The session, as operators see it.
+         *             heartbeat_ms: How often to send a heartbeat: a third of the lease.
+         *             types: The state of each type. One that is not ready needs no new registration when it becomes ready.
+         */
+        RemoteRegistered: {
+            session: string;
+            id: string;
+            protocol: number;
+            lease_ms: number;
+            heartbeat_ms: number;
+            types: components["schemas"]["RemoteType"][];
+        };
+        /**
+         * RemoteRegistration
+         * @description A remote worker that begins.
+         *
+         *         Attributes:
+         *             name: For operators, such as ``host:pid``.
+         *             pool: It works types whose target is ``remote:POOL``.
+         *             types: The types that it has handlers for.
+         *             client: The client and its version, for operators.
+         *             lease: After so long without a heartbeat the worker is lost; that of the process by default.
+         *             protocol: The version of this protocol.
+         */
+        RemoteRegistration: {
+            name: string;
+            pool: string;
+            types: string[];
+            /** @default  */
+            client?: string;
+            /** @default null */
+            lease?: string | null;
+            /** @default 1 */
+            protocol?: number;
+        };
+        /**
+         * RemoteRelease
+         * @description The attempt ends without a result, because its worker stops; costs no attempt.
+         *
+         *         ``started``: the handler had begun, which the job's history then shows.
+         */
+        RemoteRelease: {
+            /** @enum {unknown} */
+            outcome: "release";
+            /** @default false */
+            started?: boolean;
+            id: string;
+            fence: string;
+        };
+        /**
+         * RemoteRenewal
+         * @description The lease was extended by ``lease_ms``.
+         */
+        RemoteRenewal: {
+            lease_ms: number;
+            drain: boolean;
+            stop: components["schemas"]["RemoteStop"][];
+        };
+        /**
+         * RemoteReported
+         * @description Whose progress was written; ``stale`` attempts are not the session's.
+         */
+        RemoteReported: {
+            done: number;
+            stale: number[];
+        };
+        /**
+         * RemoteResults
+         * @description How attempts ended; each job at most once.
+         */
+        RemoteResults: {
+            results: (components["schemas"]["RemoteComplete"] | components["schemas"]["RemoteFail"] | components["schemas"]["RemoteSnooze"] | components["schemas"]["RemoteRelease"] | components["schemas"]["RemoteCancel"])[];
+        };
+        /**
+         * RemoteSnooze
+         * @description The job is to be called again after ``wait``; costs no attempt.
+         */
+        RemoteSnooze: {
+            /** @enum {unknown} */
+            outcome: "snooze";
+            /**
+             * @description A number with its unit: d h m s ms
+             * @example 30s
+             */
+            wait: string;
+            id: string;
+            fence: string;
+        };
+        /**
+         * RemoteStop
+         * @description An attempt that must stop.
+         *
+         *         Drop it where the reason is ``lost``, because the worker does not hold it, or ``timeout``, because the server has
+         *         ended it. Where its user has ``cancelled`` it, report ``cancelled``, or how it ended.
+         */
+        RemoteStop: {
+            id: string;
+            fence: string;
+            /** @enum {unknown} */
+            reason: "cancelled" | "lost" | "timeout";
+        };
+        /**
+         * RemoteType
+         * @description A type of a registration. One that ``waits`` is paused; one with ``other_target`` is not for this pool.
+         */
+        RemoteType: {
+            name: string;
+            /** @enum {unknown} */
+            state: "other_target" | "ready" | "unknown" | "waits";
         };
         /**
          * Replay
@@ -10009,6 +10446,642 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["StartedJob"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    register_worker_v1_worker_register_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RemoteRegistration"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteRegistered"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    worker_claim_v1_worker_claim_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description `session` of the registration */
+                "Tickwright-Session"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RemoteClaim"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteJobs"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    worker_begin_v1_worker_begin_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description `session` of the registration */
+                "Tickwright-Session"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RemoteAttemptList"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteBegun"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    worker_heartbeat_v1_worker_heartbeat_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description `session` of the registration */
+                "Tickwright-Session"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RemoteHeartbeat"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteRenewal"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    worker_progress_v1_worker_progress_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description `session` of the registration */
+                "Tickwright-Session"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RemoteProgress"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteReported"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    worker_results_v1_worker_results_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description `session` of the registration */
+                "Tickwright-Session"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RemoteResults"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteRecorded"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    worker_close_v1_worker_close_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description `session` of the registration */
+                "Tickwright-Session"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RemoteClose"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteClosed"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

@@ -64,7 +64,7 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
           {type === null && (
             <TextInput label="Name" description="letters, digits, _ . : -" required value={name} onChange={(event) => setName(event.currentTarget.value)} />
           )}
-          {text("target", "Target", "https://…, wss://…, amqp:EXCHANGE/ROUTING_KEY, kafka:TOPIC, pg:TOPIC, python:NAME")}
+          {text("target", "Target", "https://…, wss://…, amqp:EXCHANGE/ROUTING_KEY, kafka:TOPIC, pg:TOPIC, python:NAME, remote:POOL")}
           <SimpleGrid cols={{ base: 2, xs: 3 }} spacing="sm" style={{ alignItems: "end" }}>
             {text("timeout", "Timeout")}
             {figure("max_attempts", "Maximum attempts")}

@@ -1,0 +1,3 @@
+module github.com/tickwright/tickwright/clients/go
+
+go 1.19

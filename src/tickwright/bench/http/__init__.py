@@ -1,0 +1,1 @@
+"""Parts of benches that measure the API."""

@@ -1,0 +1,62 @@
+"""A remote worker as a separate process, to be stopped and killed; with the standard library only, as any language has.
+
+It claims one job and says so, sends heartbeats, and waits for a line on its standard input. Then it makes every call
+of the protocol about its job and prints the status and the code of each answer.
+"""
+
+import json
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+URL, KEY = sys.argv[1:3]
+
+
+def call(name: str, body: Any, session: str = "") -> tuple[int, Any]:
+    """Make one call; return the status and the answer."""
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", "Tickwright-Session": session}
+    request = urllib.request.Request(f"{URL}/v1/worker/{name}", json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def say(value: Any) -> None:
+    """Print one line of JSON."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def beat(session: str, job: Any, every_s: float) -> None:
+    """Send heartbeats until one is refused."""
+    while call("heartbeat", {"held": [{"id": job["id"], "fence": job["fence"]}]}, session)[0] == 200:
+        time.sleep(every_s)
+
+
+def main() -> None:
+    """Claim, wait, and make every call."""
+    _, registered = call("register", {"name": "stopped", "pool": "shop", "types": ["work"], "lease": "2s"})
+    session = registered["session"]
+    [job] = call("claim", {"claim": 1, "wait": "20s"}, session)[1]["jobs"]
+    threading.Thread(target=beat, args=(session, job, registered["heartbeat_ms"] / 1000), daemon=True).start()
+    say(job)
+    sys.stdin.readline()
+    one = {"id": job["id"], "fence": job["fence"]}
+    answers = {
+        "results": call("results", {"results": [{"outcome": "complete", "result": "late", **one}]}, session),
+        "heartbeat": call("heartbeat", {"held": [one]}, session),
+        "progress": call("progress", {"jobs": [{"progress": "late", **one}]}, session),
+        "begin": call("begin", {"jobs": [one]}, session),
+        "claim": call("claim", {"claim": 2, "held": [one]}, session),
+        "close": call("close", {}, session),
+    }
+    say({name: [status, answer.get("code")] for name, (status, answer) in answers.items()})
+
+
+if __name__ == "__main__":
+    main()
