@@ -286,8 +286,9 @@ async def test_a_program_edits_a_job(app: Tickwright) -> None:
     job = await made.get()
     assert (job.payload, job.metadata, job.tags) == ({"to": "bob"}, None, [])
     bad: list[tuple[dict[str, Any], str]] = [
-        ({"tags": "a"}, "invalid_tags"), ({"metadata": [1]}, "invalid_metadata"), ({"payload": {1, 2}}, "invalid_payload"),
-        ({}, "empty_edit"), ({"version": 1, "priority": 1}, "version_conflict"),
+        ({"tags": "a"}, "invalid_tags"), ({"metadata": [1]}, "invalid_metadata"),
+        ({"payload": {1, 2}}, "invalid_payload"), ({}, "empty_edit"),
+        ({"version": 1, "priority": 1}, "version_conflict"),
     ]  # fmt: skip
     for given, code in bad:
         with pytest.raises(Rejected) as refused:
