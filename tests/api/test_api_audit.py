@@ -22,6 +22,10 @@ ASKS = {
 DATA = {
     ("post", "/v1/jobs"): "the job's row has its time; an entry for each would double the work",
     ("post", "/v1/trackers/{tracker_id}/events"): "couriers send; events are stored with the tracker and in the topic",
+    **{
+        ("post", f"/v1/worker/{call}"): "workers send; sessions and attempts are in their rows"
+        for call in ("register", "claim", "begin", "heartbeat", "progress", "results", "close")
+    },
 }
 """Routine requests of programs are no actions of an operator."""
 ELSEWHERE = {

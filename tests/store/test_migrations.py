@@ -43,7 +43,7 @@ FINGERPRINT = {
          WHERE NOT tgisinternal ORDER BY 1, 2""",
     "functions": """
         SELECT proname, pg_get_functiondef(oid) FROM pg_proc
-         WHERE pronamespace = 'tickwright'::regnamespace ORDER BY 1""",
+         WHERE pronamespace = 'tickwright'::regnamespace ORDER BY 1, 2""",
     "views": "SELECT viewname, definition FROM pg_views WHERE schemaname = 'tickwright' ORDER BY 1",
     "comments": """
         SELECT c.relname, d.objsubid, d.description FROM pg_description d JOIN pg_class c ON c.oid = d.objoid

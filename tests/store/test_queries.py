@@ -11,7 +11,7 @@ from tickwright.domain.masking import SEPARATOR
 from tickwright.store.queries import filled, load
 
 ROOT = Path(tickwright.__file__).parent
-ELSEWHERE = {"migrations", "bench", "embedded", "sources"}  # scripts; a measuring program's; of other databases
+ELSEWHERE = {"migrations", "bench", "embedded", "sources", "testing"}  # scripts; measuring programs; other databases
 OF_OTHERS = {
     "fragments.sql", "claim_ranges.sql", "walks.sql", "expressions.sql",  # pieces
     "duck.sql", "audience.sql", "audience_casts.sql",  # of DuckDB, and of any source

@@ -287,8 +287,8 @@ async def test_a_program_edits_a_job(app: Tickwright) -> None:
     assert (job.payload, job.metadata, job.tags) == ({"to": "bob"}, None, [])
     bad: list[tuple[dict[str, Any], str]] = [
         ({"tags": "a"}, "invalid_tags"), ({"metadata": [1]}, "invalid_metadata"),
-        ({"payload": {1, 2}}, "invalid_payload"),
-        ({}, "empty_edit"), ({"version": 1, "priority": 1}, "version_conflict"),
+        ({"payload": {1, 2}}, "invalid_payload"), ({}, "empty_edit"),
+        ({"version": 1, "priority": 1}, "version_conflict"),
     ]  # fmt: skip
     for given, code in bad:
         with pytest.raises(Rejected) as refused:
