@@ -342,7 +342,7 @@ WAITS = {
     "embedded/sql/one_at_a_time.sql": ["pg_advisory_lock(20058, 1)"],  # of an embedded server's start, by itself
     "store/migrate.py": ["pg_advisory_lock({_MIGRATION_LOCK})"],  # two seconds, then migration_locked
     "register_tracker": ["pg_advisory_lock(7313, 11)"],  # of an id that is given, for lock_timeout
-    "testing/sql/databases.sql": ["pg_advisory_lock(hashtext('tickwright_template')"],  # of a test server's own fixtures
+    "testing/sql/databases.sql": ["pg_advisory_lock(hashtext('tickwright_template')"],  # of fixtures
 }
 
 
