@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from kit.reports import ReportWorld, plan_of, report_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ReportRequest
 from tickwright.capabilities.batches.executions.consumer import consumer_source as batch_source
-from tickwright.capabilities.jobs.metrics import worker_source
+from tickwright.capabilities.jobs.metrics import remote_source, worker_source
+from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.capabilities.reports.plugin import source_of as report_source
 from tickwright.engine.leases import Leases, leases_source
@@ -230,6 +232,8 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
     consumer = await _samples_of_a_consumer(database_url)
     tasks = RabbitTaskQueue("amqp://nowhere.invalid", fanout_names(), slots=1)
     tasks.queued = [0, 0]
+    remote = RemoteWorkers(world.pool, lease=timedelta(seconds=8)).claims
+    remote.results.counts["completed"] = 1
     sources: list[Source] = [
         lambda: consumer,
         readings,
@@ -241,6 +245,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
         lambda: session,
         lambda: counted,
         tasks.samples,
+        remote_source(remote),
     ]
     collector = TickwrightCollector([*sources, worker_source(WORKER)], METRICS)
     page = await MetricsPage(collector, readings.refresh).render()
