@@ -41,6 +41,8 @@ NOT_OF_THIS_RUN = {
     "tickwright_report_stuck_calls",
     "tickwright_report_steps_total",
     "tickwright_report_running_steps",
+    "tickwright_remote_results_total",
+    "tickwright_remote_waiting_claims",
     "tickwright_batch_chunks_total",
     "tickwright_batch_running_chunks",
     "tickwright_polls_done_total",

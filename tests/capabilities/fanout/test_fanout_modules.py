@@ -56,7 +56,7 @@ async def test_a_programs_module_exists_when_its_app_is_open(database_url: str, 
     assert app.module("CHARGING", every="90s", timeout="5s", gated=True)(_poll) is _poll
     async with app:
         assert await settings_of(pool, "CHARGING") == ("90s", "5s", True, "app")
-        assert app.registrations.of(ModuleRegistry).all()[0].function is _poll
+        assert app.registrations.of(ModuleRegistry).all()[0].function.__wrapped__ is _poll  # type: ignore[attr-defined]
     assert await changes(pool) == ["python"]
 
 
