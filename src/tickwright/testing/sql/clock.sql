@@ -2,7 +2,7 @@
 -- Replace the clock of a database that a test fixture has made, before any other object is made in it. pg_proc belongs to one database, so no
 -- other one is affected. The built-in functions stay under other names, and what refers to a clock by name gets these: statements, defaults,
 -- functions with any search_path. Not replaced: CURRENT_TIMESTAMP and the other keywords, the literal 'now', and times that the server itself
--- notes (pg_stat_activity). In a transaction that stands for a whole test, now() is the time of the statement, so that time passes there.
+-- notes (pg_stat_activity). In the transaction of an isolated test, now() is the time of the statement, so that time passes there.
 CREATE SCHEMA tickwright_test;
 CREATE TABLE tickwright_test.clock (ahead interval NOT NULL);
 INSERT INTO tickwright_test.clock (ahead) VALUES ('0');

@@ -166,7 +166,7 @@ async def test_explain_names_the_job_of_an_occurrence(api: RunningApi, schedules
         ({"cron": None, "every": "500ms"}, "invalid_duration"),
         ({"cron": None, "every": "1500ms"}, "invalid_duration"),
         ({"cron": None}, "invalid_schedule"),
-        ({"task_type": "nobody.has.it"}, "unknown_task_type"),
+        ({"task_type": "no.such.type"}, "unknown_task_type"),
         ({"spread": "2d"}, "invalid_duration"),
         ({"spread": "2d", "cron": "x"}, "invalid_schedule"),
         ({"first_at": "2030-01-01T00:00:00"}, "naive_datetime"),
