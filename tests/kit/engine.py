@@ -104,6 +104,8 @@ async def running_engine(
     )
     worker = JobWorker(pool, session, registry, brokers or {}, direct=connection, limits=limits, probe=probe)
     counted = WorkerCounters(worker)
+    session.facts["scope"], session.facts["queues_full"] = worker.scope.facts(), worker.queues_full
+    session.facts["handlers"] = registry.names
     session.facts["counters"] = lambda: {"jobs": counted.jobs(), "types": counted.types()}
     await session.open()
     engine = Engine(url, pool, session, worker)

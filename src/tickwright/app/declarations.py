@@ -233,6 +233,8 @@ class Declarations:
         concurrency: int | None = None,
         rate: str | None = None,
         keep_history: bool = True,
+        queue: str | None = None,
+        needs: Sequence[str] | None = None,
     ) -> "ChunkDecorator": ...
 
     @overload
@@ -246,6 +248,8 @@ class Declarations:
         concurrency: int | None = None,
         rate: str | None = None,
         keep_history: bool = True,
+        queue: str | None = None,
+        needs: Sequence[str] | None = None,
     ) -> "JobDecorator": ...
 
     def job(
@@ -260,6 +264,8 @@ class Declarations:
         concurrency: int | None = None,
         rate: str | None = None,
         keep_history: bool = True,
+        queue: str | None = None,
+        needs: Sequence[str] | None = None,
     ) -> "JobDecorator | ChunkDecorator":
         """Register the decorated function as the handler of one-shot jobs called ``name``.
 
@@ -276,6 +282,8 @@ class Declarations:
             concurrency: Concurrent attempts in all workers together; no limit by default.
             rate: Starts in all workers together, such as ``"50/s"``.
             keep_history: Whether completed jobs stay readable for the retention time.
+            queue: Workers reserve slots for queues, and operators pause them; ``default`` by default.
+            needs: What a worker must have to run it, such as ``["gpu"]``, up to 10 names.
             batch: The function takes a :class:`~tickwright.JobChunk` of up to so many jobs at once, 1 to 10,000, and no
                 more than the worker has slots for the type. Each job has its own outcome. Limits count jobs.
             within: How long the oldest job of a chunk waits for others, at most 1 min; 1 s by default.

@@ -30,6 +30,12 @@ RULES: tuple[AlertRule, ...] = with_queries(
         "no_live_worker", "critical", "Jobs are due and no worker is alive (dead-man).", (timedelta(seconds=30),)
     ),
     AlertRule(
+        "not_served",
+        "critical",
+        "Jobs of {subject} are due and no live worker serves them: its queue is {queue}, it needs {needs}.",
+        (timedelta(seconds=30),),
+    ),
+    AlertRule(
         "threads_stuck", "warning", "{count} synchronous handlers of {subject} do not return; each keeps a thread."
     ),
 )

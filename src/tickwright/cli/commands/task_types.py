@@ -12,12 +12,12 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import FORMS_SHOWN
 
 app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_help=True, rich_markup_mode=None)
-COLUMNS = ("name", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
+COLUMNS = ("name", "queue", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
 path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
-    "rate_per_s", "keep_history",
+    "rate_per_s", "keep_history", "queue", "needs",
 )  # fmt: skip
 
 
@@ -57,6 +57,11 @@ def put(
         bool | None,
         typer.Option("--keep-history/--forget", help="Whether completed jobs are kept; they are by default."),
     ] = None,
+    queue: Annotated[str | None, typer.Option(help="The queue of its jobs; default by default.")] = None,
+    needs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help='What its workers must have, such as gpu. Repeatable; "" for nothing.'),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""
@@ -69,6 +74,8 @@ def put(
         concurrency=concurrency,
         rate=rate,
         keep_history=keep_history,
+        queue=queue,
+        needs=None if needs is None else [need for need in needs if need],
     )
     changes = changes_of(name, target, settings, retry)
     stored = with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="target"))

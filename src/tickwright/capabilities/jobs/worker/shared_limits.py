@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tickwright.capabilities.jobs.model import RATE_LIMITED_AHEAD_S, ClaimPlan, furthest_start_s
-from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore, claim_order
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
@@ -139,7 +139,7 @@ class SharedLimits:
                 state.rate_limited_more = True
                 state.rate_limited_until_s = monotonic() + max(0.01, start_s - row["now_s"] - RATE_LIMITED_AHEAD_S / 2)
                 return None
-            plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
+            plan = replace(request.plan, rows_max=(min(room, request.plan.rows_max[0]),))
             claimed = replace(await self._store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
             if claimed.rows:
                 await connection.execute(_SQL["take_starts"], name, self._assign(claimed, start_s, 1 / rate))
@@ -155,7 +155,7 @@ class SharedLimits:
 
     @staticmethod
     def _assign(claimed: ClaimedJobs, start_s: float, step_s: float) -> float:
-        claimed.rows.sort(key=claim_order)
+        claimed.sort()
         for row in claimed.rows:
             fire_s = max(start_s, row.due_s)
             claimed.fire_s[row.id] = fire_s
