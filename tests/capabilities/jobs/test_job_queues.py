@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from kit.engine import Engine, policy, running_engine
+from kit.engine import Engine, insert, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.queues import Queues
 from tickwright.capabilities.jobs.model import Job
@@ -155,3 +155,51 @@ async def test_a_paused_queue_starts_no_job_and_its_running_ones_go_on(database_
         await queues.switch("bulk", "enable", caller=OPERATOR)
         for job in waiting:
             await engine.until(job, "completed")
+
+
+async def check_no_starvation(url: str, *, turns: int) -> None:
+    """One slot, and at every moment a due job of priority 10: jobs of lower priorities run nevertheless."""
+    ran: list[str] = []
+    waiting = {"oldest": 0, "lowest": -50, "middle": 5}
+    async with asyncio.timeout(60):
+        async with running_engine(
+            url,
+            {"busy": _noting(ran)},
+            kinds={"busy": policy("busy", keep_history=False)},
+            limits=WorkerLimits(concurrency=1, threads=1),
+        ) as engine:
+            async with engine.pool.acquire() as connection, connection.transaction():
+                for name, priority in waiting.items():
+                    await insert(
+                        connection, "busy", payload={"name": name}, priority=priority, at="now() - interval '1 hour'"
+                    )
+                await connection.execute(
+                    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, priority)"
+                    " SELECT now(), 'busy', '{\"name\": \"important\"}', 10 FROM generate_series(1, $1::integer)",
+                    turns,
+                )
+            await eventually_async(lambda: len(ran) >= turns // 2, 30, what="it works")
+            assert waiting.keys() <= set(ran[: turns // 2]), "a job of lower priority starves"
+
+
+def _noting(ran: list[str]) -> Callable[[Job], Awaitable[None]]:
+    async def run(job: Job) -> None:
+        ran.append(job.payload["name"])
+        await asyncio.sleep(0.002)
+
+    return run
+
+
+async def test_no_priority_starves(database_url: str) -> None:
+    """Every sixteenth claim that leaves jobs over begins with another priority, one after the other."""
+    await check_no_starvation(database_url, turns=20_000)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_that_a_low_priority_starves(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant: every claim begins with the highest priority."""
+    monkeypatch.setattr(claimer, "FAIR_EVERY", 1_000_000_000)
+    with pytest.raises(AssertionError, match="starves"):
+        await check_no_starvation(database_url, turns=20_000)

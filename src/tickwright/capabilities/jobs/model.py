@@ -304,7 +304,7 @@ class ClaimPlan:
 
 COLD_ROWS = 64
 FAIR_EVERY = 16
-"""One of so many claims that leave jobs over begins with the next priority in turn, and not with the highest."""
+"""One of so many claims that leave jobs over begins with another priority, and not with the highest."""
 
 
 def first_priority(fair_claims: int, priorities: Iterable[int], *, types: int) -> int:

@@ -61,7 +61,7 @@ class JobsPlugin(Plugin):
     commands: ClassVar = {
         "jobs": "tickwright.cli.commands.jobs",
         "task-types": "tickwright.cli.commands.task_types",
-        "queues": "tickwright.cli.commands.queues",
+        "queues": "tickwright.cli.commands.task_types:queues",
         "dead-letters": "tickwright.cli.commands.dead_letters",
     }
     parts: ClassVar = {

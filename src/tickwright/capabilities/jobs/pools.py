@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from tickwright.domain.errors import Rejected
@@ -39,7 +38,7 @@ class WorkerScope:
         needs: What this worker has for types that need it; empty for types that need nothing.
     """
 
-    queues: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    queues: Mapping[str, int] = field(default_factory=dict)
     shared: int | None = None
     types: tuple[str, ...] = ()
     needs: frozenset[str] = frozenset()
@@ -123,7 +122,7 @@ def parse_types(text: str) -> tuple[str, ...]:
     Raises:
         Rejected: ``invalid_types`` with every mistake. Permanent.
     """
-    rule = f"a type has {NAME_RULE}; a * at the end stands for any rest, such as report.*"
+    rule = f"a type has {NAME_RULE}; a * at the end means any rest, such as report.*"
     return _names(text, "invalid_types", lambda name: bool(NAME.fullmatch(name.removesuffix("*"))), rule)
 
 
@@ -141,7 +140,7 @@ def read_scope(queues: str = "", types: str = "", needs: str = "") -> WorkerScop
     slots = dict(parse_queues(queues)) if queues else {}
     shared = slots.pop(SHARED, None)
     return WorkerScope(
-        MappingProxyType(slots),
+        slots,
         shared,
         parse_types(types) if types else (),
         parse_needs(needs) if needs else frozenset(),

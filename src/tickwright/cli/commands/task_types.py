@@ -1,4 +1,4 @@
-"""``tickwright task-types``: targets, limits, pauses and secrets of task types."""
+"""``tickwright task-types`` and ``tickwright queues``: targets, limits, pauses and secrets of task types."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -141,3 +141,29 @@ def delete(
         raise typer.BadParameter(f"its jobs would wait until a program registers {name} again; add --yes")
     ask("DELETE", path(name))
     show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")
+
+
+queues = typer.Typer(
+    help="Queues: task types that workers reserve slots for.", no_args_is_help=True, rich_markup_mode=None
+)
+QUEUE_COLUMNS = ("name", "types", "due", "running", "workers", "paused_at")
+QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.")]
+queue_path = partial(api_path, "queues", "NAME")
+
+
+@queues.command("list")
+def list_queues(as_json: Json = False) -> None:
+    """List every queue of a task type, its jobs and the workers that serve it."""
+    show_page(ask("GET", "/queues"), QUEUE_COLUMNS, as_json=as_json, empty="no queues")
+
+
+@queues.command("pause")
+def pause_queue(name: QueueName, as_json: Json = False) -> None:
+    """Make the jobs of a queue wait. Running jobs continue."""
+    show_answer(ask("POST", queue_path(name) + "/pause"), as_json=as_json, sentence=lambda q: f"{q['name']} waits")
+
+
+@queues.command("enable")
+def enable_queue(name: QueueName, as_json: Json = False) -> None:
+    """Let the jobs of a queue run again."""
+    show_answer(ask("POST", queue_path(name) + "/enable"), as_json=as_json, sentence=lambda q: f"{q['name']} runs")

@@ -58,13 +58,10 @@ _log = structlog.get_logger("tickwright.jobs")
 class Runner:
     """A pool of slots, a queue of ready attempts and a heap of those that are not due."""
 
-    def __init__(
-        self, outcomes: OutcomeRecorder, clock: DbClock, *, slots: int, threads: int, pools: SlotPools | None = None
-    ) -> None:
-        self._outcomes = outcomes
-        self._clock = clock
+    def __init__(self, outcomes: OutcomeRecorder, clock: DbClock, *, slots: int, threads: int) -> None:
+        self._outcomes, self._clock = outcomes, clock
         self.slots = slots
-        self.pools = pools
+        self.pools: SlotPools | None = None
         self.type_slots_max = slots
         """Slots that one type may have."""
         self.threads = threads
@@ -79,13 +76,11 @@ class Runner:
         self._timeouts: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = Context()
-        self._waking = False
-        self._yield_at_s = 0.0
+        self._waking, self._yield_at_s = False, 0.0
         self._generation: object | None = None
         """Identifies the open slots; slots of another generation take no more attempts."""
         self._all_ended = asyncio.Event()
-        self.threads_busy = 0
-        self.threads_stuck = 0
+        self.threads_busy = self.threads_stuck = 0
         self.freed: Callable[[], None] = lambda: None
         self._free_below = 0
         self.thread_freed: Callable[[], None] = lambda: None
@@ -359,8 +354,8 @@ class Runner:
                 job.started_s = monotonic()
                 waiting.append(job)
             return False
-        if job.type_state.queue is not None:
-            job.type_state.queue.take()
+        if (queue := job.type_state.queue) is not None:
+            queue.take()
         if threaded is not None:
             self.threads_busy += 1
             threaded.threads += 1
@@ -375,8 +370,8 @@ class Runner:
 
     def _free_slots(self, state: TypeState) -> int:
         """Return how many more attempts of a type may start; a type never takes the last slots or threads."""
-        free = self.slots - len(self._running) if state.queue is None else state.queue.free
-        slots = min(free, self.slots_of(state) - state.running)
+        slots = self.slots - len(self._running) if state.queue is None else state.queue.free
+        slots = min(slots, self.slots_of(state) - state.running)
         if not state.is_async:
             free = self.threads - self.threads_busy
             slots = min(slots, allot(free, state.threads, all_free=free))

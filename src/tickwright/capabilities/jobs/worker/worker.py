@@ -108,8 +108,8 @@ class JobWorker:
         begins = CallBatcher(self._begin_last)
         self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins)
         self.scope = limits.scope
-        self._pools = SlotPools(limits.scope) if limits.scope.has_pools else None
-        self.runner = Runner(self.outcomes, self._clock, slots=limits.slots, threads=limits.threads, pools=self._pools)
+        self.runner = Runner(self.outcomes, self._clock, slots=limits.slots, threads=limits.threads)
+        self.runner.pools = self._pools = SlotPools(limits.scope) if limits.scope.has_pools else None
         self.wakeup = worker_wakeup(direct, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)

@@ -32,3 +32,10 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     FROM (SELECT facts -> 'scope' AS scope) AS s
 $$;
 COMMENT ON FUNCTION tickwright.serves IS 'Whether a worker with these facts of its session runs a task type, as far as its queues, types and needs say. As WorkerScope.serves of the worker.';
+
+-- Programs may read the new columns, too. The view keeps whatever else it lists.
+DO $$
+BEGIN
+  EXECUTE 'CREATE OR REPLACE VIEW tickwright.app_rights AS '
+       || replace(pg_get_viewdef('tickwright.app_rights'::regclass), 'keep_history paused_at', 'keep_history queue needs paused_at');
+END $$;
