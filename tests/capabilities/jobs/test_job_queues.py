@@ -1,20 +1,32 @@
 """Queues: slots of their own, pauses, and workers that run some types only."""
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import asyncpg
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from kit.engine import Engine, insert, policy, running_engine
+from kit.engine import SHORT, Engine, WorkerProcess, insert, policy, read_events, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.queues import Queues
-from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.jobs.pools import read_scope
-from tickwright.capabilities.jobs.worker import claimer
+from tickwright.capabilities.jobs.admin.search import EXPLAIN
+from tickwright.capabilities.jobs.admin.views import explain
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job
+from tickwright.capabilities.jobs.pools import WorkerScope, read_scope
+from tickwright.capabilities.jobs.worker import claimer, claims
+from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.queue_slots import QueueSlots
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
+from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.caller import Caller, Role
 
 OPERATOR = Caller("test", Role.OPERATOR)
@@ -42,13 +54,13 @@ async def _sound(_job: Job) -> None:
 
 
 @asynccontextmanager
-async def worker(url: str, queues: str, hanging: Hanging, **limits: str) -> AsyncIterator[Engine]:
+async def worker(url: str, queues: str, hanging: Hanging, *, terms: LeaseTerms | None = None) -> AsyncIterator[Engine]:
     """Run a worker with types in three queues: slow and slow2 hang, quick and other do not."""
     queue_of = {"slow": "bulk", "slow2": "bulk", "quick": "critical", "other": "other"}
     handlers = {name: hanging.run if name.startswith("slow") else _sound for name in queue_of}
     kinds = {name: policy(name, queue=queue) for name, queue in queue_of.items()}
-    scope = WorkerLimits(scope=read_scope(queues, **limits))
-    async with running_engine(url, handlers, kinds=kinds, limits=scope) as engine:
+    limits = WorkerLimits(scope=read_scope(queues))
+    async with running_engine(url, handlers, kinds=kinds, limits=limits, terms=terms) as engine:
         try:
             yield engine
         finally:
@@ -203,3 +215,180 @@ async def test_the_suite_notices_that_a_low_priority_starves(
     monkeypatch.setattr(claimer, "FAIR_EVERY", 1_000_000_000)
     with pytest.raises(AssertionError, match="starves"):
         await check_no_starvation(database_url, turns=20_000)
+
+
+async def test_a_type_is_claimed_by_a_worker_that_serves_it_whoever_has_the_turn(database_url: str) -> None:
+    """Workers with different limits are different groups, so no turn of one is a turn of the other."""
+    async with (
+        worker(database_url, "bulk:2", Hanging()) as bulk,
+        worker(database_url, "critical:2,other:2", Hanging()) as critical,
+        worker(database_url, "critical:2,other:2", Hanging()) as second,
+    ):
+        assert bulk.session.token != critical.session.token
+        for _ in range(10):
+            job = await critical.insert("quick")
+            assert (await critical.until(job, "completed"))["status"] == "completed"
+        ran = await critical.pool.fetch("SELECT work_groups FROM tickwright.workers ORDER BY id")
+        assert ran[1]["work_groups"] == ran[2]["work_groups"] != ran[0]["work_groups"]
+        assert second.worker.types().keys() == critical.worker.types().keys()
+
+
+async def test_a_type_runs_where_its_needs_are(database_url: str) -> None:
+    """A worker without them leaves it alone, and a worker that is kept for them runs nothing else."""
+    where: dict[str, str] = {}
+
+    def handlers(place: str) -> Mapping[str, Callable[[Job], Awaitable[None]]]:
+        async def run(job: Job) -> None:
+            where[job.type] = place
+
+        return {"train": run, "plain": run}
+
+    kinds = {"train": policy("train", needs=frozenset({"gpu"})), "plain": policy("plain")}
+    gpu = WorkerLimits(scope=read_scope(needs="gpu,disk"))
+    async with running_engine(database_url, handlers("anywhere"), kinds=kinds) as engine:
+        waiting = await engine.insert("train")
+        await engine.until(await engine.insert("plain"), "completed")
+        assert (await engine.job(waiting))["status"] == "pending"
+        explained = explain(await engine.pool.fetchrow(EXPLAIN, waiting))
+        assert [reason.code for reason in explained.reasons] == ["not_served"]
+        assert "train is in queue default, and needs gpu" in explained.summary
+        async with running_engine(database_url, handlers("gpu"), kinds=kinds, limits=gpu) as other:
+            await other.until(waiting, "completed")
+            await other.until(await other.insert("plain"), "completed")
+    assert where == {"train": "gpu", "plain": "anywhere"}
+
+
+async def test_a_type_that_moves_to_another_queue_takes_slots_there(database_url: str) -> None:
+    """Running attempts keep the slots of the former queue until they end."""
+    hanging = Hanging()
+    async with worker(database_url, "bulk:2,critical:2", hanging) as engine:
+        for _ in range(2):
+            await engine.insert("slow")
+        await eventually_async(lambda: hanging.running["slow"] == 2, what="the queue is full")
+        await engine.pool.execute("UPDATE tickwright.task_types SET queue = 'critical' WHERE name = 'slow'")
+        await eventually_async(lambda: engine.worker.types()["slow"].task_type.queue == "critical", what="it moved")
+        assert engine.worker.queues_full() == ["bulk"]
+        await engine.insert("slow")
+        await eventually_async(lambda: hanging.running["slow"] == 3, what="it has a slot there")
+        await engine.pool.execute("UPDATE tickwright.task_types SET queue = 'nowhere' WHERE name = 'slow'")
+        await eventually_async(lambda: "slow" not in engine.worker.types(), what="it is not served any more")
+        hanging.open.set()
+        await eventually_async(lambda: not engine.worker.runner.busy, what="all have ended")
+        pools = engine.worker.runner.pools
+        assert pools is not None
+        assert [pools.of(name).running for name in ("bulk", "critical")] == [0, 0]
+
+
+async def test_jobs_of_a_killed_worker_wait_for_one_that_serves_them(database_url: str, tmp_path: Path) -> None:
+    """Any worker reclaims them; only one with their queue runs them."""
+    log = tmp_path / "log"
+    killed = WorkerProcess(database_url, log, lease_s=2, work_s=60, environment={"ENGINE_QUEUES": "default:5"})
+    async with worker(database_url, "critical:2", Hanging(), terms=SHORT) as engine:
+        await eventually_async(lambda: _registered(engine, "work"), 30, what="its type is there")
+        job = await engine.insert("work")
+        await engine.until(job, "processing", within_s=30)
+        await eventually_async(lambda: bool(read_events(log)), 30, what="it runs")
+        await asyncio.to_thread(killed.kill9)
+        await engine.until(job, "pending", within_s=30)
+        await engine.until(await engine.insert("quick"), "completed")
+        assert (await engine.job(job))["status"] == "pending"
+        rescuer = WorkerProcess(database_url, log, work_s=0, environment={"ENGINE_QUEUES": "default:5"})
+        try:
+            row = await engine.until(job, "completed", within_s=30)
+        finally:
+            await asyncio.to_thread(rescuer.stop)
+        assert row["attempts"] == 2
+
+
+async def _registered(engine: Engine, name: str) -> bool:
+    return bool(await engine.pool.fetchval("SELECT count(*) FROM tickwright.task_types WHERE name = $1", name))
+
+
+async def _claimed_of_a_paused_queue(url: str) -> int:
+    async with worker(url, "critical:1", Hanging()) as engine:
+        await engine.pool.execute("INSERT INTO tickwright.queues (name, paused_at) VALUES ('bulk', now())")
+        await engine.insert("slow")
+        request = ClaimRequest(
+            engine.session.token,
+            ClaimPlan(("slow",), (10,), 10),
+            [ClaimRange("slow", 0)],
+            timedelta(seconds=1),
+            number=engine.session.claim_number,
+        )
+        return len((await ClaimStore(engine.pool).claim(request)).rows)
+
+
+async def test_a_claim_takes_nothing_of_a_queue_that_is_paused(database_url: str) -> None:
+    """Also a claim of a worker that has not read the pause yet."""
+    assert await _claimed_of_a_paused_queue(database_url) == 0
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_claims_of_paused_queues(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant: the claim trusts what the worker has read."""
+    text = claims._CLAIMS["claim"].replace("OR q.paused_at IS NOT NULL", "")
+    assert text != claims._CLAIMS["claim"]
+    monkeypatch.setattr(claims, "_CLAIMS", MappingProxyType({**claims._CLAIMS, "claim": text}))
+    assert await _claimed_of_a_paused_queue(database_url) == 1
+
+
+async def test_explain_names_a_paused_and_a_full_queue(database_url: str) -> None:
+    """With the queue, and since when."""
+    hanging = Hanging()
+    async with worker(database_url, "bulk:1,critical:1", hanging, terms=SHORT) as engine:
+        await engine.insert("slow")
+        await eventually_async(lambda: hanging.running["slow"] == 1, what="the queue is full")
+        job = await engine.insert("slow2")
+
+        async def codes() -> list[str]:
+            found = explain(await engine.pool.fetchrow(EXPLAIN, job))
+            return [f"{reason.code}: {reason.text}" for reason in found.reasons]
+
+        async def is_full() -> bool:
+            return any("no free slot for its queue bulk" in text for text in await codes())
+
+        await eventually_async(is_full, what="a heartbeat says it")
+        await Queues(engine.pool).switch("bulk", "pause", caller=OPERATOR)
+        assert (await codes())[0].startswith("queue_paused: its queue bulk is paused since ")
+
+
+SCOPES = st.builds(
+    WorkerScope,
+    st.dictionaries(st.sampled_from(["a", "b"]), st.just(1)),
+    st.none() | st.just(3),
+    st.lists(st.sampled_from(["t", "t*", "t.x", "u*", "t.%*", "t_x"]), unique=True, max_size=2).map(tuple),
+    st.frozensets(st.sampled_from(["gpu", "disk"])),
+)
+
+
+@given(data=st.data())
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_the_database_agrees_about_what_a_worker_runs(database_url: str, data: st.DataObject) -> None:
+    """The function that explain and the alerts call has the rule of the worker."""
+    cases = data.draw(
+        st.lists(
+            st.tuples(
+                SCOPES,
+                st.sampled_from(["t", "t.x", "t.%y", "u", "v", "tax"]),
+                st.sampled_from(["a", "b", "c"]),
+                st.frozensets(st.sampled_from(["gpu", "disk"])),
+            ),
+            min_size=20,
+            max_size=50,
+        )
+    )
+    facts = [json.dumps({"scope": scope.facts()}) for scope, *_ in cases]
+    said = asyncio.run(_serves(database_url, facts, cases))
+    assert said == [scope.serves(name, queue, needs) for scope, name, queue, needs in cases]
+
+
+async def _serves(url: str, facts: list[str], cases: list[Any]) -> list[bool]:
+    connection = await asyncpg.connect(url)
+    try:
+        sql = "SELECT tickwright.serves($1::text::jsonb, $2, $3, $4::text[])"
+        return [
+            await connection.fetchval(sql, fact, name, queue, sorted(needs))
+            for fact, (_, name, queue, needs) in zip(facts, cases, strict=True)
+        ]
+    finally:
+        await connection.close()

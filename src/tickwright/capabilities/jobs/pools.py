@@ -78,8 +78,9 @@ class WorkerScope:
         return found
 
     def group(self) -> list[Any]:
-        """Return what workers have in common that run the same types."""
-        return [self.facts().get(part) for part in ("queues", "types", "needs")]
+        """Return what workers that run the same types have in common; nothing without limits, as in earlier releases."""
+        parts = [self.facts().get(part) for part in ("queues", "types", "needs")]
+        return parts if any(parts) else []
 
 
 ALL = WorkerScope()
@@ -100,7 +101,9 @@ def parse_queues(text: str) -> Mapping[str, int]:
     problems: list[str] = []
     for entry in _entries(text):
         name, colon, slots = entry.rpartition(":")
-        if not colon or not slots.isascii() or not slots.isdigit():
+        if not entry:
+            problems.append("nothing between two commas: write NAME:SLOTS")
+        elif not colon or not slots.isascii() or not slots.isdigit():
             problems.append(f"{_shown(entry)}: write NAME:SLOTS, such as critical:50 or *:30")
         elif name != SHARED and not NAME.fullmatch(name):
             problems.append(f"{_shown(name)}: the name of a queue has {NAME_RULE}")
@@ -151,7 +154,9 @@ def _names(text: str, code: str, fits: Callable[[str], bool], rule: str) -> tupl
     found: dict[str, None] = {}
     problems: list[str] = []
     for entry in _entries(text):
-        if not fits(entry):
+        if not entry:
+            problems.append(f"nothing between two commas: {rule}")
+        elif not fits(entry):
             problems.append(f"{_shown(entry)}: {rule}")
         elif entry in found:
             problems.append(f"{entry}: there twice")
@@ -166,8 +171,6 @@ def _entries(text: str) -> list[str]:
 
 
 def _shown(entry: str) -> str:
-    if not entry:
-        return "nothing between two commas"
     return repr(entry if len(entry) <= SHOWN_MAX else entry[:SHOWN_MAX] + "…")
 
 

@@ -341,7 +341,10 @@ class Claimer:
         if self._sweep_plan is not None:
             arriving.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
         types, pools = self._receiver.types(), self._runner.pools
-        held = {name: state.slots_taken + arriving[name] for name, state in types.items()}
+        held = {
+            name: state.slots_taken + arriving[name] - state.running + state.running_in_queue
+            for name, state in types.items()
+        }
         used = {name: min(self._runner.slots_of(types[name]), max(0, held[name] - ahead[name])) for name in held}
         if pools is not None:
             queues = {name: state.task_type.queue for name, state in types.items()}

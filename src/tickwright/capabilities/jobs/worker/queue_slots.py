@@ -19,14 +19,15 @@ class QueueSlots:
     Attributes:
         reserved: Slots that only this queue takes.
         running: Attempts that have a slot of this queue; those above ``reserved`` have shared ones.
+        of_type: How many of them each type has; a type that has moved to another queue still has some here.
         type_max: How many of them one type may have.
     """
 
-    __slots__ = ("pools", "reserved", "running", "type_max")
+    __slots__ = ("of_type", "pools", "reserved", "running", "type_max")
 
     def __init__(self, pools: "SlotPools", reserved: int) -> None:
         self.pools, self.reserved = pools, reserved
-        self.running = 0
+        self.running, self.of_type = 0, Counter[str]()
         self.type_max = reserved + pools.shared
 
     @property
@@ -39,14 +40,16 @@ class QueueSlots:
         """How many more attempts may start."""
         return max(0, self.reserved - self.running) + self.pools.shared - self.pools.shared_taken
 
-    def take(self) -> None:
-        """Take a slot, a reserved one where there is one."""
+    def take(self, name: str) -> None:
+        """Take a slot for an attempt of a type, a reserved one where there is one."""
         self.running += 1
+        self.of_type[name] += 1
         if self.running > self.reserved:
             self.pools.shared_taken += 1
 
-    def release(self) -> None:
+    def release(self, name: str) -> None:
         """Release a slot, a shared one where the queue has one."""
+        self.of_type[name] -= 1
         if self.running > self.reserved:
             self.pools.shared_taken -= 1
         self.running -= 1

@@ -285,7 +285,7 @@ class Runner:
                 ended.count += 1
                 ended.took_s += now - began
                 if threaded or blocked or queue:
-                    self._release_slot(threaded, queue)
+                    self._release_slot(job, threaded, queue)
             if me.cancelling():
                 await self._uncancel(me)
                 now = monotonic()
@@ -355,7 +355,7 @@ class Runner:
                 waiting.append(job)
             return False
         if (queue := job.type_state.queue) is not None:
-            queue.take()
+            queue.take(job.type)
         if threaded is not None:
             self.threads_busy += 1
             threaded.threads += 1
@@ -371,7 +371,7 @@ class Runner:
     def _free_slots(self, state: TypeState) -> int:
         """Return how many more attempts of a type may start; a type never takes the last slots or threads."""
         slots = self.slots - len(self._running) if state.queue is None else state.queue.free
-        slots = min(slots, self.slots_of(state) - state.running)
+        slots = min(slots, self.slots_of(state) - state.running_in_queue)
         if not state.is_async:
             free = self.threads - self.threads_busy
             slots = min(slots, allot(free, state.threads, all_free=free))
@@ -381,9 +381,9 @@ class Runner:
         """Return how many slots a type may have."""
         return self.type_slots_max if state.queue is None else state.queue.type_max
 
-    def _release_slot(self, threaded: TypeState | None, queue: QueueSlots | None) -> None:
+    def _release_slot(self, job: Job, threaded: TypeState | None, queue: QueueSlots | None) -> None:
         if queue is not None:
-            queue.release()
+            queue.release(job.type)
         if threaded is not None:
             self.threads_busy -= 1
             threaded.threads -= 1

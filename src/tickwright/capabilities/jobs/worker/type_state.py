@@ -111,6 +111,11 @@ class TypeState:
         return self.held + self.stuck
 
     @property
+    def running_in_queue(self) -> int:
+        """Those of its running attempts that have slots of its queue; the others started before it moved there."""
+        return self.running if self.queue is None else self.queue.of_type[self.task_type.name]
+
+    @property
     def in_use(self) -> bool:
         """Whether it has attempts, threads, or a taken start that is not over."""
         return self.held > 0 or self.stuck > 0 or self.threads > 0 or self.free_from_s > monotonic()
