@@ -78,7 +78,7 @@ class WorkerScope:
         return found
 
     def group(self) -> list[Any]:
-        """Return what workers that run the same types have in common; nothing without limits, as in earlier releases."""
+        """Return what workers of the same types have in common; nothing without limits, as in earlier releases."""
         parts = [self.facts().get(part) for part in ("queues", "types", "needs")]
         return parts if any(parts) else []
 
