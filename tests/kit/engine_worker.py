@@ -62,8 +62,8 @@ async def main() -> None:
     direct = DirectConnection(url)
     session = WorkerSession(pool, name=f"test:{os.getpid()}", roles=["worker"], version="0", terms=terms, direct=direct)
     scope = read_scope(os.environ.get("ENGINE_QUEUES", ""))
-    limits = WorkerLimits(concurrency=int(os.environ["ENGINE_CONCURRENCY"]), threads=2, scope=scope)
-    worker = JobWorker(pool, session, registry, {}, direct=direct, limits=limits)
+    limits = WorkerLimits(concurrency=int(os.environ["ENGINE_CONCURRENCY"]), threads=2)
+    worker = JobWorker(pool, session, registry, {}, direct=direct, limits=limits, scope=scope)
     counted = WorkerCounters(worker)
     session.facts["counters"] = lambda: {"jobs": counted.jobs(), "types": counted.types()}
     await session.open()

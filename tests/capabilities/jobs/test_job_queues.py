@@ -59,8 +59,7 @@ async def worker(url: str, queues: str, hanging: Hanging, *, terms: LeaseTerms |
     queue_of = {"slow": "bulk", "slow2": "bulk", "quick": "critical", "other": "other"}
     handlers = {name: hanging.run if name.startswith("slow") else _sound for name in queue_of}
     kinds = {name: policy(name, queue=queue) for name, queue in queue_of.items()}
-    limits = WorkerLimits(scope=read_scope(queues))
-    async with running_engine(url, handlers, kinds=kinds, limits=limits, terms=terms) as engine:
+    async with running_engine(url, handlers, kinds=kinds, scope=read_scope(queues), terms=terms) as engine:
         try:
             yield engine
         finally:
@@ -130,7 +129,7 @@ async def test_the_only_type_of_a_queue_has_all_its_slots(database_url: str) -> 
         database_url,
         {"slow": hanging.run},
         kinds={"slow": policy("slow", queue="bulk")},
-        limits=WorkerLimits(scope=read_scope("bulk:5,critical:2")),
+        scope=read_scope("bulk:5,critical:2"),
     ) as engine:
         for _ in range(10):
             await engine.insert("slow")
@@ -217,7 +216,7 @@ async def test_the_suite_notices_that_a_low_priority_starves(
         await check_no_starvation(database_url, turns=20_000)
 
 
-async def test_a_type_is_claimed_by_a_worker_that_serves_it_whoever_has_the_turn(database_url: str) -> None:
+async def test_a_type_is_claimed_by_a_worker_that_serves_it_whatever_group_has_the_turn(database_url: str) -> None:
     """Workers with different limits are different groups, so no turn of one is a turn of the other."""
     async with (
         worker(database_url, "bulk:2", Hanging()) as bulk,
@@ -244,7 +243,7 @@ async def test_a_type_runs_where_its_needs_are(database_url: str) -> None:
         return {"train": run, "plain": run}
 
     kinds = {"train": policy("train", needs=frozenset({"gpu"})), "plain": policy("plain")}
-    gpu = WorkerLimits(scope=read_scope(needs="gpu,disk"))
+    gpu = read_scope(needs="gpu,disk")
     async with running_engine(database_url, handlers("anywhere"), kinds=kinds) as engine:
         waiting = await engine.insert("train")
         await engine.until(await engine.insert("plain"), "completed")
@@ -252,7 +251,7 @@ async def test_a_type_runs_where_its_needs_are(database_url: str) -> None:
         explained = explain(await engine.pool.fetchrow(EXPLAIN, waiting))
         assert [reason.code for reason in explained.reasons] == ["not_served"]
         assert "train is in queue default, and needs gpu" in explained.summary
-        async with running_engine(database_url, handlers("gpu"), kinds=kinds, limits=gpu) as other:
+        async with running_engine(database_url, handlers("gpu"), kinds=kinds, scope=gpu) as other:
             await other.until(waiting, "completed")
             await other.until(await other.insert("plain"), "completed")
     assert where == {"train": "gpu", "plain": "anywhere"}

@@ -160,14 +160,14 @@ class JobsPlugin(Plugin):
         from tickwright.engine.wakeup.connection import DirectConnection
 
         mine = context.settings.part(JobSettings)
-        limits = WorkerLimits(context.settings.concurrency, mine.threads, mine.scope)
+        limits = WorkerLimits(context.settings.concurrency, mine.threads)
         handlers, brokers = context.registrations.of(HandlerRegistry), context.ports.get(Brokers)
         session = context.ports.get(WorkerSession)
         direct = context.ports.get(DirectConnection)
-        worker = JobWorker(context.pool, session, handlers, brokers, direct=direct, limits=limits)
+        worker = JobWorker(context.pool, session, handlers, brokers, direct=direct, limits=limits, scope=mine.scope)
         context.facts["handlers"] = handlers.names
         context.facts["brokers"] = sorted(brokers)
-        context.facts["scope"] = limits.scope.facts()
+        context.facts["scope"] = worker.scope.facts()
         context.facts["queues_full"] = worker.queues_full
         context.facts["threads_stuck"] = lambda: worker.runner.threads_stuck
         context.run(context.ports.put(JobWorker, worker))

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tickwright import Job, Tickwright
+from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import PRIORITY_FIRST, first_priority
 from tickwright.capabilities.jobs.pools import (
     SLOTS_MAX,
@@ -17,8 +19,10 @@ from tickwright.capabilities.jobs.pools import (
     parse_types,
     read_scope,
 )
+from tickwright.capabilities.jobs.task_types import as_declared, read_task_type, request_of
 from tickwright.capabilities.jobs.worker.queue_slots import SlotPools
 from tickwright.domain.errors import Rejected
+from tickwright.process.settings import load_settings
 
 QUEUES = st.sampled_from(["a", "b", "c", "d"])
 RESERVES = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(1, 40), max_size=3)
@@ -192,3 +196,34 @@ def test_each_priority_comes_first_beside_each_first_type(types: int, priorities
     }
     assert pairs == {(first, priority) for first in range(types) for priority in priorities}
     assert first_priority(begin, (), types=types) == PRIORITY_FIRST
+
+
+def test_a_file_and_a_decorator_name_the_queue_and_the_needs() -> None:
+    """With the rules of REST, all mistakes at once; an unchanged file changes nothing."""
+    problems: list[str] = []
+    kind = read_task_type("train", {"target": "python:train", "queue": "bulk", "needs": ["gpu"]}, problems, where="x")
+    assert (kind.queue, kind.needs, problems) == ("bulk", frozenset({"gpu"}), [])
+    assert as_declared(kind) == kind
+    assert (request_of(kind).queue, request_of(kind).needs) == ("bulk", ["gpu"])
+    read_task_type("train", {"target": "python:train", "queue": "*", "needs": "gpu"}, problems, where="x")
+    assert [line.split(":")[0] for line in problems] == ["x.queue", "x.needs"]
+
+    app = Tickwright()
+
+    @app.job("train", queue="bulk", needs=["gpu", "disk"])
+    async def train(job: Job) -> None: ...
+
+    defaults = app.registrations.of(HandlerRegistry).all()[0].defaults
+    assert (defaults.queue, defaults.needs) == ("bulk", frozenset({"gpu", "disk"}))
+
+
+def test_settings_list_all_mistakes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each variable, with its name."""
+    for name, value in {"QUEUES": "a:0,b", "TYPES": "*", "NEEDS": "g pu", "THREADS": "0"}.items():
+        monkeypatch.setenv(f"TICKWRIGHT_{name}", value)
+    with pytest.raises(Rejected) as refused:
+        load_settings()
+    lines = refused.value.message.splitlines()[1:]
+    assert sorted(line.split(":")[0].strip() for line in lines) == [
+        f"TICKWRIGHT_{name}" for name in ("NEEDS", "QUEUES", "THREADS", "TYPES")
+    ]

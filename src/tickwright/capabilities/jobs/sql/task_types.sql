@@ -20,6 +20,7 @@ ON CONFLICT (name) DO UPDATE
        retry_base_ms = excluded.retry_base_ms, retry_factor = excluded.retry_factor,
        retry_cap_ms = excluded.retry_cap_ms, final_statuses = excluded.final_statuses,
        concurrency = excluded.concurrency, rate_per_s = excluded.rate_per_s, keep_history = excluded.keep_history,
+       queue = excluded.queue, needs = excluded.needs,
        gone_at = CASE WHEN t.target = excluded.target THEN t.gone_at END,
        version = t.version + 1, updated_at = clock_timestamp();
 

@@ -62,19 +62,10 @@ _log = structlog.get_logger("tickwright.jobs")
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """The bounds of one worker: attempts and synchronous handlers at once; a stuck handler keeps its thread.
-
-    ``concurrency`` counts where ``scope`` gives queues no slots of their own.
-    """
+    """The bounds of one worker: attempts and synchronous handlers at once; a stuck handler keeps its thread."""
 
     concurrency: int = 256
     threads: int = 32
-    scope: WorkerScope = ALL
-
-    @property
-    def slots(self) -> int:
-        """Attempts at once."""
-        return self.scope.slots or self.concurrency
 
 
 class JobWorker:
@@ -91,6 +82,7 @@ class JobWorker:
         *,
         direct: DirectConnection,
         limits: WorkerLimits | None = None,
+        scope: WorkerScope = ALL,
         probe: Probe = NO_PROBE,
     ) -> None:
         limits = limits or WorkerLimits()
@@ -107,9 +99,9 @@ class JobWorker:
         )
         begins = CallBatcher(self._begin_last)
         self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins)
-        self.scope = limits.scope
-        self.runner = Runner(self.outcomes, self._clock, slots=limits.slots, threads=limits.threads)
-        self.runner.pools = self._pools = SlotPools(limits.scope) if limits.scope.has_pools else None
+        self.scope, slots = scope, scope.slots or limits.concurrency
+        self.runner = Runner(self.outcomes, self._clock, slots=slots, threads=limits.threads)
+        self.runner.pools = self._pools = SlotPools(scope) if scope.has_pools else None
         self.wakeup = worker_wakeup(direct, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
