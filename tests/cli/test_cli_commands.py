@@ -91,6 +91,27 @@ def test_a_task_type_keeps_what_a_later_put_does_not_name(env: dict[str, str]) -
     assert ok("task-types", "delete", "hook", "--yes", "--json", env=env).json == {"deleted": "hook"}
 
 
+def test_a_queue_is_paused_and_enabled(mail: dict[str, str]) -> None:
+    """The queue of a type is an option of its put; a worker's limits are checked before anything starts."""
+    kind = ok("task-types", "put", "mail", "--queue", "bulk", "--needs", "gpu", "--json", env=mail).json["task_type"]
+    assert (kind["queue"], kind["needs"]) == ("bulk", ["gpu"])
+    assert ok("queues", "pause", "bulk", env=mail).out == "bulk waits\n"
+    [queue] = [one for one in ok("queues", "list", "--json", env=mail).json["items"] if one["name"] == "bulk"]
+    assert (queue["types"], queue["paused_at"] is not None) == (["mail"], True)
+    assert ok("queues", "enable", "bulk", "--json", env=mail).json["paused_at"] is None
+    assert tickwright("queues", "pause", "nothing", "--json", env=mail).error["code"] == "queue_not_found"
+    assert ok("task-types", "put", "mail", "--needs", "", "--json", env=mail).json["task_type"]["needs"] == []
+    wrong = tickwright("run", "worker", "--queues", "a:0,b", "--types", "*", "--needs", "g pu", env=mail)
+    assert wrong.code == 2
+    for said in (
+        "TICKWRIGHT_QUEUES: a: 1 to 100000 slots; 'b': write NAME:SLOTS",
+        "TICKWRIGHT_TYPES",
+        "TICKWRIGHT_NEEDS",
+    ):
+        assert said in wrong.err
+    assert tickwright("run", "scheduler", "--queues", "a:1", env=mail).code == 2
+
+
 def test_requeueing_what_is_no_dead_letter_fails(mail: dict[str, str]) -> None:
     """An id that was named and is none is a mistake; a subject without any is an empty answer."""
     said = tickwright("dead-letters", "requeue", "999999", "--json", env=mail)

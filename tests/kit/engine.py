@@ -18,6 +18,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
@@ -85,6 +86,7 @@ async def running_engine(
     kinds: Mapping[str, TaskType] | None = None,
     brokers: Mapping[str, Broker] | None = None,
     limits: WorkerLimits | None = None,
+    scope: WorkerScope = ALL,
     terms: LeaseTerms | None = None,
     probe: Probe = NO_PROBE,
     direct: bool = True,
@@ -102,8 +104,12 @@ async def running_engine(
     session = WorkerSession(
         pool, name="test", roles=["worker"], version="0", terms=terms, direct=connection, probe=probe
     )
-    worker = JobWorker(pool, session, registry, brokers or {}, direct=connection, limits=limits, probe=probe)
+    worker = JobWorker(
+        pool, session, registry, brokers or {}, direct=connection, limits=limits, scope=scope, probe=probe
+    )
     counted = WorkerCounters(worker)
+    session.facts["scope"], session.facts["queues_full"] = worker.scope.facts(), worker.queues_full
+    session.facts["handlers"] = registry.names
     session.facts["counters"] = lambda: {"jobs": counted.jobs(), "types": counted.types()}
     await session.open()
     engine = Engine(url, pool, session, worker)

@@ -1,5 +1,6 @@
 """A worker process for kill tests: one handler, ``work``, that logs when it starts and ends.
 
+``ENGINE_QUEUES`` are its queues with their slots.
 ``ENGINE_FEW`` is the concurrency of a second type, ``few``, with the same handler.
 Every line is one ``write`` to a file opened for appending, so it survives ``kill -9``.
 """
@@ -13,6 +14,7 @@ from datetime import timedelta
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.pools import read_scope
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
@@ -59,8 +61,9 @@ async def main() -> None:
     terms = LeaseTerms(timedelta(seconds=ttl_s), timedelta(seconds=ttl_s / 5))
     direct = DirectConnection(url)
     session = WorkerSession(pool, name=f"test:{os.getpid()}", roles=["worker"], version="0", terms=terms, direct=direct)
+    scope = read_scope(os.environ.get("ENGINE_QUEUES", ""))
     limits = WorkerLimits(concurrency=int(os.environ["ENGINE_CONCURRENCY"]), threads=2)
-    worker = JobWorker(pool, session, registry, {}, direct=direct, limits=limits)
+    worker = JobWorker(pool, session, registry, {}, direct=direct, limits=limits, scope=scope)
     counted = WorkerCounters(worker)
     session.facts["counters"] = lambda: {"jobs": counted.jobs(), "types": counted.types()}
     await session.open()

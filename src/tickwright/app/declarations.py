@@ -197,6 +197,8 @@ class JobTypeOptions(TypedDict, total=False):
         concurrency: Concurrent attempts in all workers together; no limit by default.
         rate: Starts in all workers together, such as ``"50/s"``.
         keep_history: Whether completed jobs stay readable for the retention time; true by default.
+        queue: Workers reserve slots for queues, and operators pause them; ``default`` by default.
+        needs: What a worker must have to run it, such as ``["gpu"]``, up to 10 names.
         cron: Also makes it periodic, by a schedule of the same name; with the next five, see
             :meth:`Declarations.periodic`.
         every: The same, in steps.
@@ -212,6 +214,8 @@ class JobTypeOptions(TypedDict, total=False):
     concurrency: int | None
     rate: str | None
     keep_history: bool
+    queue: str | None
+    needs: Sequence[str] | None
     cron: str | None
     every: Duration | None
     timezone: str | None

@@ -16,6 +16,17 @@ from tickwright.domain.errors import Rejected
 from tickwright.process.plugins import ROLES, check_roles
 
 LEAVE_WITHIN_S = 3.0
+WORKER = "worker"
+Queues = Annotated[
+    str | None,
+    typer.Option(metavar="NAME:SLOTS,…", help="Slots of a worker by queue; * for every queue (TICKWRIGHT_QUEUES)."),
+]
+Types = Annotated[
+    str | None, typer.Option(metavar="TYPE,…", help="The only types of a worker, such as report.* (TICKWRIGHT_TYPES).")
+]
+Needs = Annotated[
+    str | None, typer.Option(metavar="NAME,…", help="What its types may need, such as gpu (TICKWRIGHT_NEEDS).")
+]
 App = Annotated[str | None, typer.Option("--app", metavar="MODULE:APP", help="Your handlers (TICKWRIGHT_APP).")]
 
 
@@ -76,12 +87,15 @@ def migrate(
 def run(
     roles: Annotated[list[str], typer.Argument(metavar="ROLE…", help=" ".join(ROLES))],
     app: App = None,
+    queues: Queues = None,
+    types: Types = None,
+    needs: Needs = None,
 ) -> None:
     """Run one or several roles in this process until SIGTERM or Ctrl-C."""
-    _run(roles, app)
+    _run(roles, app=app, queues=queues, types=types, needs=needs)
 
 
-def _run(roles: list[str], app: str | None) -> None:
+def _run(roles: list[str], **given: str | None) -> None:
     gc.set_threshold(50_000, 20, 50)  # less often than per batch; now, because much is loaded below
     import uvloop
 
@@ -90,7 +104,9 @@ def _run(roles: list[str], app: str | None) -> None:
     from tickwright.process.node import run_node
 
     check_roles(roles)
-    settings = load_settings_with_app(app=app)
+    if WORKER not in roles and any(given.get(name) for name in ("queues", "types", "needs")):
+        raise typer.BadParameter("--queues, --types and --needs limit the role worker; run it here, or leave them out")
+    settings = load_settings_with_app(**given)
     start_logging(settings)
     registrations = registered_by(settings.app)
     gc.freeze()  # what is loaded stays, and is not searched for garbage
@@ -115,9 +131,12 @@ async def _to_the_end(node: Coroutine[Any, Any, None]) -> None:
 
 def _role(role: str) -> Callable[..., None]:
     def command(app: App = None) -> None:
-        _run([role], app)
+        _run([role], app=app)
 
-    return command
+    def worker(app: App = None, queues: Queues = None, types: Types = None, needs: Needs = None) -> None:
+        _run([role], app=app, queues=queues, types=types, needs=needs)
+
+    return worker if role == WORKER else command
 
 
 def bench(

@@ -122,6 +122,12 @@ FAULTS = [
         "DELETE FROM tickwright.scheduled_tasks_dead",
     ),
     Fault("lateness", "known", f"{TYPE}; {WORKER}; {DUE}", NO_JOBS),
+    Fault(
+        "not_served",
+        "known",
+        f"""{TYPE}; {WORKER}; {DUE}; UPDATE tickwright.workers SET facts = '{{"scope": {{"queues": ["critical"]}}}}'""",
+        "UPDATE tickwright.task_types SET queue = 'critical'",
+    ),
     Fault("no_live_worker", "workers", f"{TYPE}; {DUE}", WORKER),
     Fault(
         "outbox_oldest",

@@ -37,6 +37,12 @@ RULES: tuple[AlertRule, ...] = with_queries(
     ),
     AlertRule("schedule_failing", "warning", "The jobs of schedule {subject} cannot be made: {problem}"),
     AlertRule(
+        "not_served",
+        "critical",
+        "Jobs of {subject} are due and no live worker serves them: its queue is {queue}, it needs {needs}.",
+        (timedelta(seconds=30),),
+    ),
+    AlertRule(
         "threads_stuck", "warning", "{count} synchronous handlers of {subject} do not return; each keeps a thread."
     ),
 )

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 from opentelemetry.trace import Span
 
+from tickwright.capabilities.jobs.pools import QUEUE
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.strict_json import to_json_value
 
@@ -24,7 +25,10 @@ RATE_LIMITED_SLACK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class TaskType:
-    """One row of ``tickwright.task_types``: where jobs of this type go, and under which limits."""
+    """One row of ``tickwright.task_types``: where jobs of this type go, and under which limits.
+
+    ``needs`` is what its workers must have. ``queue_paused``: its queue is paused, for all of the queue's types.
+    """
 
     name: str
     target: str
@@ -35,15 +39,19 @@ class TaskType:
     concurrency: int | None = None
     rate_per_s: float | None = None
     keep_history: bool = True
+    queue: str = QUEUE
+    needs: frozenset[str] = frozenset()
     paused: bool = False
     gone: bool = False
+    queue_paused: bool = False
     secrets: tuple[str, ...] = ()
     version: int = 1
     waits: bool = field(init=False)
     """Whether its jobs wait for an operator."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "waits", self.paused or self.gone)  # a field: the worker reads it for each job
+        waits = self.paused or self.gone or self.queue_paused
+        object.__setattr__(self, "waits", waits)  # a field: the worker reads it for each job
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,13 +287,21 @@ class ClaimRange:
         return self.task_type, self.priority
 
 
+PRIORITY_FIRST = 32_767
+"""Above every priority."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:
-    """One claim: how many rows of which types, in the order in which the claim reads them."""
+    """One claim: how many rows of which types, in the order in which the claim reads them.
+
+    Of each type it reads the jobs from ``first_priority`` downwards, then those above.
+    """
 
     types: tuple[str, ...]
     rows_max: tuple[int, ...]
     total_max: int
+    first_priority: int = PRIORITY_FIRST
 
     def split(self, names: Container[str]) -> "tuple[ClaimPlan, ClaimPlan]":
         """Split off a plan for a parallel claim: a quarter of the rows of the types ``names``; return it and the rest.
@@ -297,11 +313,23 @@ class ClaimPlan:
         left = tuple(max(1, rows - parts.get(name, 0)) for name, rows in zip(self.types, self.rows_max, strict=True))
         return (
             ClaimPlan(tuple(parts), tuple(parts.values()), total),
-            ClaimPlan(self.types, left, max(1, self.total_max - total)),
+            ClaimPlan(self.types, left, max(1, self.total_max - total), self.first_priority),
         )
 
 
 COLD_ROWS = 64
+FAIR_EVERY = 16
+"""One of so many claims that leave jobs over begins with another priority, and not with the highest."""
+
+
+def first_priority(fair_claims: int, priorities: Iterable[int], *, types: int) -> int:
+    """Return the priority with which a fair claim begins, from the number of fair claims before it.
+
+    So a job of any priority starts in the end, however many jobs of higher priority there are. A claim begins with each
+    priority once for each of the types, because the first types of a claim may take all that it may return.
+    """
+    ordered = sorted(priorities)
+    return ordered[fair_claims // max(1, types) % len(ordered)] if ordered else PRIORITY_FIRST
 
 
 def allot(free: int, used: int, *, all_free: int) -> int:

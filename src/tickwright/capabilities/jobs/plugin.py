@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
+from tickwright.capabilities.jobs.pools import WorkerScope, parse_needs, parse_queues, parse_types, read_scope
 from tickwright.plugin import Context, Plugin, SettingsPart
 from tickwright.plugin.contract import CONFIG_FILE, FastRoute
 from tickwright.plugin.findings import Finding, role_finding
-from tickwright.plugin.settings import Duration
+from tickwright.plugin.settings import Duration, text
 from tickwright.ports.broker import Brokers, TargetCheck
 from tickwright.ports.caller import Caller
 
@@ -36,10 +37,22 @@ class JobSettings(SettingsPart):
     Attributes:
         stuck_after: A job that was set to ``processing`` by hand and not touched for so long is released.
         threads: Synchronous handlers that one worker runs at once, 1 to 1,000.
+        queues: Slots of one worker by queue, such as ``critical:50,default:200,*:30``; ``*`` are slots for every queue,
+            and without them only the named queues are served. They replace ``concurrency``.
+        types: The only types that a worker runs, such as ``invoice.remind,report.*``.
+        needs: What the types of a worker may need, such as ``gpu``; it runs no type that needs nothing.
     """
 
     stuck_after: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(days=7))] = timedelta(minutes=5)
     threads: Annotated[int, Field(ge=1, le=1000)] = 32
+    queues: Annotated[str, text(parse_queues, keep=True)] | None = None
+    types: Annotated[str, text(parse_types, keep=True)] | None = None
+    needs: Annotated[str, text(parse_needs, keep=True)] | None = None
+
+    @property
+    def scope(self) -> WorkerScope:
+        """What a worker with these settings runs."""
+        return read_scope(self.queues or "", self.types or "", self.needs or "")
 
 
 class JobsPlugin(Plugin):
@@ -51,6 +64,7 @@ class JobsPlugin(Plugin):
     commands: ClassVar = {
         "jobs": "tickwright.cli.commands.jobs",
         "task-types": "tickwright.cli.commands.task_types",
+        "queues": "tickwright.cli.commands.task_types:queues",
         "dead-letters": "tickwright.cli.commands.dead_letters",
         "schedules": "tickwright.cli.commands.schedules",
     }
@@ -203,13 +217,16 @@ class JobsPlugin(Plugin):
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup.connection import DirectConnection
 
-        limits = WorkerLimits(context.settings.concurrency, context.settings.part(JobSettings).threads)
+        mine = context.settings.part(JobSettings)
+        limits = WorkerLimits(context.settings.concurrency, mine.threads)
         handlers, brokers = context.registrations.of(HandlerRegistry), context.ports.get(Brokers)
         session = context.ports.get(WorkerSession)
         direct = context.ports.get(DirectConnection)
-        worker = JobWorker(context.pool, session, handlers, brokers, direct=direct, limits=limits)
+        worker = JobWorker(context.pool, session, handlers, brokers, direct=direct, limits=limits, scope=mine.scope)
         context.facts["handlers"] = handlers.names
         context.facts["brokers"] = sorted(brokers)
+        context.facts["scope"] = worker.scope.facts()
+        context.facts["queues_full"] = worker.queues_full
         context.facts["threads_stuck"] = lambda: worker.runner.threads_stuck
         context.run(context.ports.put(JobWorker, worker))
         context.count(worker_source(worker))

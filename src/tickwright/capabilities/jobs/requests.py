@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tickwright.capabilities.jobs.pools import NAME, NAME_RULE, NEEDS_MAX, QUEUE
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected, storable
@@ -47,11 +48,9 @@ TIMEOUT_MAX = timedelta(days=1)
 FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME = datetime(YEAR_MAX, 1, 1, tzinfo=UTC)
 _EXPONENT = re.compile("[eE][+-]?[0-9]{3}")
-TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
+TYPE_NAME = NAME
 TEXT_CHARS_MAX = 200
-TypeName = Annotated[
-    str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
-]
+TypeName = Annotated[str, Meta(description=NAME_RULE, examples=["invoice.remind"])]
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -108,8 +107,7 @@ def check_new_job(job: J) -> J:
         Rejected: With a stable code and what to do. Permanent.
     """
     if not TYPE_NAME.fullmatch(job.task_type):
-        text = "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'"
-        raise Rejected("invalid_task_type", text, field="task_type")
+        raise Rejected("invalid_task_type", f"task_type: {NAME_RULE}", field="task_type")
     if len(job.payload) > SURELY_FITS and _is_too_long(job.payload):
         text = f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300"
         raise Rejected("payload_too_large", text, status=413, field="payload")
@@ -172,6 +170,9 @@ Attempts = Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)]
 RetryFactor = Annotated[float, Meta(ge=1, le=10)]
 Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
 RatePerS = Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)]
+QueueName = Annotated[str, Meta(min_length=1, max_length=50, description=NAME_RULE, examples=["critical"])]
+Need = Annotated[str, Meta(min_length=1, max_length=50, description=NAME_RULE)]
+Needs = Annotated[list[Need], Meta(max_length=NEEDS_MAX, examples=[["gpu"]])]
 BulkLimit = Annotated[int, Meta(ge=1, le=1000)]
 CursorText = Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)]
 Key = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)]
@@ -466,6 +467,8 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     concurrency: Concurrency | None = None
     rate_per_s: RatePerS | None = None
     keep_history: bool = True
+    queue: QueueName = QUEUE
+    needs: Needs = []
 
 
 class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -485,6 +488,8 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     concurrency: Concurrency | UnsetType | None = UNSET
     rate_per_s: RatePerS | UnsetType | None = UNSET
     keep_history: bool | UnsetType = UNSET
+    queue: QueueName | UnsetType = UNSET
+    needs: Needs | UnsetType = UNSET
 
     def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:
         """Return the complete type: ``present`` with the changes applied."""

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from tickwright.capabilities.jobs.admin.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.pools import NAME_RULE, check_needs, check_queue
 from tickwright.capabilities.jobs.requests import TIMEOUT_MAX, TYPE_NAME, TaskTypeChange, TaskTypeRequest
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, read_fields, whole
@@ -30,7 +31,7 @@ RETRY_CAP_MAX = timedelta(days=7)
 def read_task_type(name: str, table: Any, problems: list[str], *, where: str) -> TaskType:
     """Return the type that a table or a set of keyword arguments describes; add every mistake to ``problems``."""
     if not TYPE_NAME.fullmatch(name):
-        problems.append(f"{where}: a name has 1 to 50 letters, digits, '_', '.', ':' or '-'")
+        problems.append(f"{where}: a name has {NAME_RULE}")
     if not isinstance(table, dict):
         problems.append(f"{where}: write a table, [task_types.NAME]")
         return TaskType(name, "")
@@ -120,6 +121,8 @@ _READERS: Mapping[str, Reader] = {
     "concurrency": whole(1, 100_000),
     "rate": _read_rate,
     "keep_history": flag,
+    "queue": check_queue,
+    "needs": check_needs,
 }
 
 
@@ -133,7 +136,8 @@ def as_declared(kind: TaskType | None) -> TaskType | None:
     if kind is None:
         return None
     factor = round(kind.retry.factor, 4)  # the table stores a float of four bytes
-    return replace(kind, retry=replace(kind.retry, factor=factor), paused=False, gone=False, secrets=(), version=1)
+    retry = replace(kind.retry, factor=factor)
+    return replace(kind, retry=retry, paused=False, gone=False, queue_paused=False, secrets=(), version=1)
 
 
 def request_of(kind: TaskType) -> TaskTypeRequest:
@@ -149,6 +153,8 @@ def request_of(kind: TaskType) -> TaskTypeRequest:
         concurrency=kind.concurrency,
         rate_per_s=kind.rate_per_s,
         keep_history=kind.keep_history,
+        queue=kind.queue,
+        needs=sorted(kind.needs),
     )
 
 
@@ -173,8 +179,11 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
         # SQL or an earlier release may have written a rate below the bound
         rate_per_s=None if row["rate_per_s"] is None else max(row["rate_per_s"], RATE_PER_S_MIN),
         keep_history=row["keep_history"],
+        queue=row["queue"],
+        needs=frozenset(row["needs"]),
         paused=row["paused_at"] is not None,
         gone=row["gone_at"] is not None,
+        queue_paused=row["queue_paused_at"] is not None,
         secrets=tuple(row["secrets"]),
         version=row["version"],
     )
@@ -185,7 +194,7 @@ async def register_handler(connection: Connection, kind: TaskType) -> None:
     await connection.execute(
         _SQL["register_handler"], kind.name, kind.target, _whole_ms(kind.timeout), kind.max_attempts,
         _whole_ms(kind.retry.base), kind.retry.factor, _whole_ms(kind.retry.cap), kind.concurrency, kind.rate_per_s,
-        kind.keep_history,
+        kind.keep_history, kind.queue, sorted(kind.needs),
     )  # fmt: skip
 
 
@@ -221,7 +230,8 @@ class TaskTypes(AuditedRows[TaskTypeView]):
 
         Raises:
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
-                ``invalid_retry``, or what the broker refuses about the target (``ssrf_blocked``). Permanent.
+                ``invalid_retry``, ``invalid_queue``, ``invalid_needs``, or what the broker refuses about the target
+                (``ssrf_blocked``). Permanent.
         """
         columns = _checked_columns(name, settings)
         parse_target(settings.target)
@@ -288,7 +298,7 @@ class TaskTypes(AuditedRows[TaskTypeView]):
 
 def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
     if not TYPE_NAME.fullmatch(name):
-        raise Rejected("invalid_task_type", "task type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="name")
+        raise Rejected("invalid_task_type", f"task type: {NAME_RULE}", field="name")
     base_ms = _ms(settings.retry_base, "retry_base", timedelta(), RETRY_BASE_MAX)
     cap_ms = _ms(settings.retry_cap, "retry_cap", timedelta(), RETRY_CAP_MAX)
     if base_ms > cap_ms:
@@ -307,6 +317,8 @@ def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
         settings.concurrency,
         settings.rate_per_s,
         settings.keep_history,
+        check_queue(settings.queue),
+        sorted(check_needs(settings.needs)),
     )
 
 

@@ -1,4 +1,4 @@
-"""``tickwright task-types``: targets, limits, pauses and secrets of task types."""
+"""``tickwright task-types`` and ``tickwright queues``: targets, limits, pauses and secrets of task types."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -12,12 +12,12 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import FORMS_SHOWN
 
 app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_help=True, rich_markup_mode=None)
-COLUMNS = ("name", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
+COLUMNS = ("name", "queue", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
 path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
-    "rate_per_s", "keep_history",
+    "rate_per_s", "keep_history", "queue", "needs",
 )  # fmt: skip
 
 
@@ -57,6 +57,11 @@ def put(
         bool | None,
         typer.Option("--keep-history/--forget", help="Whether completed jobs are kept; they are by default."),
     ] = None,
+    queue: Annotated[str | None, typer.Option(help="The queue of its jobs; default by default.")] = None,
+    needs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help='What its workers must have, such as gpu. Repeatable; "" for nothing.'),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""
@@ -69,6 +74,8 @@ def put(
         concurrency=concurrency,
         rate=rate,
         keep_history=keep_history,
+        queue=queue,
+        needs=None if needs is None else [need for need in needs if need],
     )
     changes = changes_of(name, target, settings, retry)
     stored = with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="target"))
@@ -134,3 +141,29 @@ def delete(
         raise typer.BadParameter(f"its jobs would wait until a program registers {name} again; add --yes")
     ask("DELETE", path(name))
     show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")
+
+
+queues = typer.Typer(
+    help="Queues: task types that workers reserve slots for.", no_args_is_help=True, rich_markup_mode=None
+)
+QUEUE_COLUMNS = ("name", "types", "due", "running", "workers", "paused_at")
+QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.")]
+queue_path = partial(api_path, "queues", "NAME")
+
+
+@queues.command("list")
+def list_queues(as_json: Json = False) -> None:
+    """List every queue of a task type, its jobs and the workers that serve it."""
+    show_page(ask("GET", "/queues"), QUEUE_COLUMNS, as_json=as_json, empty="no queues")
+
+
+@queues.command("pause")
+def pause_queue(name: QueueName, as_json: Json = False) -> None:
+    """Make the jobs of a queue wait. Running jobs continue."""
+    show_answer(ask("POST", queue_path(name) + "/pause"), as_json=as_json, sentence=lambda q: f"{q['name']} waits")
+
+
+@queues.command("enable")
+def enable_queue(name: QueueName, as_json: Json = False) -> None:
+    """Let the jobs of a queue run again."""
+    show_answer(ask("POST", queue_path(name) + "/enable"), as_json=as_json, sentence=lambda q: f"{q['name']} runs")

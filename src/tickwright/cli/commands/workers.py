@@ -1,6 +1,7 @@
 """``tickwright workers`` and ``leases``: sessions with what they hold, and leases of the control loops."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -16,8 +17,19 @@ LEASES = ("job_name", "held", "owner", "session", "version", "age_s", "lease_unt
 @workers.command("list")
 def list_workers(as_json: Json = False) -> None:
     """List worker sessions of the last day, newest first."""
-    columns = ("id", "name", "roles", "version", "alive", "started_at", "seen_at", "drain_requested_at")
-    show_page(ask("GET", "/workers"), columns, as_json=as_json, empty="no workers")
+    columns = ("id", "name", "roles", "runs", "version", "alive", "started_at", "seen_at", "drain_requested_at")
+    found = ask("GET", "/workers")
+    if not as_json:
+        found["items"] = [{**worker, "runs": _scope_of(worker)} for worker in found["items"]]
+    show_page(found, columns, as_json=as_json, empty="no workers")
+
+
+def _scope_of(worker: Mapping[str, Any]) -> str:
+    """Return what a worker runs, as its queues, types and needs say; nothing without such limits."""
+    scope = (worker["facts"] or {}).get("scope") or {}
+    slots = ",".join(f"{queue}:{number}" for queue, number in scope.get("slots", {}).items())
+    names = [f"{part}={','.join(scope[part])}" for part in ("types", "needs") if part in scope]
+    return " ".join([*([slots] if slots else []), *names])
 
 
 @workers.command("show")

@@ -140,7 +140,7 @@ async def test_the_suite_notices_a_type_that_may_start_in_every_slot(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs that were fetched ahead while the type was quick fill the slots."""
-    mutate(monkeypatch, Runner._free_slots, "self.type_slots_max - state.running", "self.slots")
+    mutate(monkeypatch, Runner._free_slots, "self.slots_of(state) - state.running_in_queue", "self.slots")
     with pytest.raises(AssertionError, match=BEYOND):
         await check_other_types_run(database_url, _until_it_has_slots_of_others)
 

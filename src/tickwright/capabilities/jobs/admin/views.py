@@ -144,7 +144,7 @@ class BulkAction(msgspec.Struct):
 
 
 class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
-    """A task type; ``signing_secrets`` is the number of secrets in use."""
+    """A task type; ``signing_secrets`` is the number of secrets in use, ``queue_paused_at`` the pause of its queue."""
 
     name: str
     target: str
@@ -157,8 +157,11 @@ class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
     concurrency: int | None
     rate_per_s: float | None
     keep_history: bool
+    queue: str
+    needs: list[str]
     paused_at: datetime | None
     gone_at: datetime | None
+    queue_paused_at: datetime | None
     signing_secrets: int
     version: int
     created_at: datetime
@@ -343,10 +346,14 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
             yield _no_remote_worker(facts)
     elif not facts["workers"]:
         yield Reason("no_worker", "no live worker: no process claims jobs")
+    elif facts["type_known"] and not facts["serving_workers"]:
+        needs = f", and needs {', '.join(facts['needs'])}" if facts["needs"] else ""
+        text = f"no live worker serves it: {facts['task_type']} is in queue {facts['queue']}{needs}"
+        yield Reason("not_served", f"{text}; start one with such queues, types and needs")
     elif facts["type_known"] and not facts["able_workers"]:
         yield _no_handler(facts["target"])
     if due_at <= now:
-        yield from _queue_reasons(facts)
+        yield from _backlog_reasons(facts)
 
 
 def _no_remote_worker(facts: Mapping[str, Any]) -> Reason:
@@ -373,6 +380,9 @@ def _type_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
         )
     if facts["paused_at"] is not None:
         yield Reason("type_paused", f"task type {name} is paused since {instant_text(facts['paused_at'])}")
+    if facts["queue_paused_at"] is not None:
+        text = f"its queue {facts['queue']} is paused since {instant_text(facts['queue_paused_at'])}"
+        yield Reason("queue_paused", text)
     if facts["gone_at"] is not None:
         yield Reason(
             "type_gone",
@@ -380,7 +390,7 @@ def _type_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
         )
 
 
-def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
+def _backlog_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
     limit, running, ahead = facts["concurrency"], facts["running"], facts["waiting_before"]
     saturated = limit is not None and running >= limit
     if saturated:
@@ -407,6 +417,8 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
 
 def _full_text(facts: Mapping[str, Any]) -> str:
     able, what = facts["able_workers"], "slot"
+    if facts["queue_full_workers"] == able:
+        return f"the live workers that can run it ({able}) have no free slot for its queue {facts['queue']}"
     taken, places = facts["able_running"], facts["able_slots"]
     if facts["threadless_workers"] == able:
         what, taken, places = "thread", facts["able_threads_busy"], facts["able_threads"]

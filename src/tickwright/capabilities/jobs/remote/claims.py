@@ -18,6 +18,7 @@ what the worker knows of, and the jobs that it does not know of are released (``
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ from tickwright.capabilities.jobs.remote.results import ExpiredAttempt, RemoteRe
 from tickwright.capabilities.jobs.remote.sessions import CALL_S, SQL, RemoteSession, RemoteSessions, session_lost
 from tickwright.capabilities.jobs.task_types import load_types
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier
+from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, fair_plan
 from tickwright.capabilities.jobs.worker.idle_sleep import IdleSleep, worker_wakeup
 from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate, lock_limited
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
@@ -122,7 +123,8 @@ class RemoteClaimer(LoopService):
         self._waiting: dict[_Waiting, None] = {}
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self._in_progress = 0
-        self._turn = 0
+        self._turn = self._following = 0
+        self._limited_claims = Counter[str]()
         self._types: dict[str, TaskType] = {}
         self._types_until_s = 0.0
         self._reading: asyncio.Task[None] | None = None
@@ -321,7 +323,9 @@ class RemoteClaimer(LoopService):
             if plan is None:
                 return
             scope = self._frontier.scope(plan.types)
-            follows = self._frontier.follows(plan)
+            if follows := self._frontier.follows(plan):
+                self._following += 1
+                plan = fair_plan(plan, self._following, scope)
             sweeps = (follows or self._frontier.dragging) and bool(self._frontier.sweep_due(plan))
             bounded = (follows or self._frontier.dragging) and not sweeps
             discovers = self._frontier.may_discover()
@@ -372,7 +376,8 @@ class RemoteClaimer(LoopService):
                 found.note_next(PLACES_S)
                 return None
         scope = self._frontier.whole_scope([kind.name])
-        plan = ClaimPlan((kind.name,), (rows,), rows)
+        self._limited_claims[kind.name] += 1
+        plan = fair_plan(ClaimPlan((kind.name,), (rows,), rows), self._limited_claims[kind.name], scope)
         request = ClaimRequest(
             asked.session.id,
             plan,

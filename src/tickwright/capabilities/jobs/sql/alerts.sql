@@ -41,20 +41,36 @@ SELECT 'letters' AS subject, jsonb_build_object('count', 30000)::text AS facts
                                        WHERE completed_at > clock_timestamp() - $1::interval LIMIT 30001) AS jobs);
 
 -- name: lateness
--- Types that may run and whose oldest due job waits for longer than $1 while a worker is alive; the number of unknown types does not
--- matter. Index: scheduled_tasks_due, two probes per claim range.
+-- Types that may run and whose oldest due job waits for longer than $1 while a worker that serves them is alive; the number of unknown types
+-- does not matter. Index: scheduled_tasks_due, two probes per claim range.
 WITH RECURSIVE {runnable}
 SELECT claim_range.task_type AS subject,
        jsonb_build_object('late_s', round(max(date_part('epoch', clock_timestamp() - oldest.due))::numeric))::text AS facts
-  FROM runnable AS claim_range
+  FROM runnable AS claim_range JOIN tickwright.task_types k ON k.name = claim_range.task_type
  CROSS JOIN LATERAL (
    SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
     WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
     ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 1) AS oldest
  WHERE oldest.due < clock_timestamp() - $1::interval
    AND EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
-                  AND w.roles && ARRAY['worker', 'remote'])
+                  AND tickwright.serves(w.roles, w.facts, k.target, k.name, k.queue, k.needs))
  GROUP BY claim_range.task_type;
+
+-- name: not_served
+-- Types that may run, with a job that is due for longer than $1, which none of the living workers serves: none has its queue, the type
+-- itself or its needs. Index: scheduled_tasks_due, one probe per claim range.
+WITH RECURSIVE {runnable}
+SELECT k.name AS subject, jsonb_build_object('queue', k.queue, 'needs', coalesce(nullif(array_to_string(k.needs, ', '), ''), 'nothing'))::text AS facts
+  FROM tickwright.task_types k
+ WHERE EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND w.roles && ARRAY['worker', 'remote'])
+   AND NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+                      AND tickwright.serves(w.roles, w.facts, k.target, k.name, k.queue, k.needs))
+   AND EXISTS (SELECT FROM runnable AS claim_range
+                WHERE claim_range.task_type = k.name
+                  AND EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
+                               WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
+                                 AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval))
+ LIMIT 1000;
 
 -- name: no_live_worker
 -- Whether a job that may run is due for longer than $1 while no worker is alive. Index: scheduled_tasks_due.

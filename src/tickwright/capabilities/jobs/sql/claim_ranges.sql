@@ -18,6 +18,7 @@ runnable AS (
       SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
        WHERE t.task_type = k.name ORDER BY t.priority LIMIT 1) AS top
    WHERE k.paused_at IS NULL AND k.gone_at IS NULL
+     AND NOT EXISTS (SELECT FROM tickwright.queues q WHERE q.name = k.queue AND q.paused_at IS NOT NULL)
   UNION ALL
   SELECT n.task_type, n.priority
     FROM runnable l CROSS JOIN LATERAL (

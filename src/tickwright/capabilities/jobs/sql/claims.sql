@@ -1,7 +1,8 @@
 -- name: claim
 -- Take due rows of the given claim ranges and count their attempts. One statement: the UPDATE owns what the SELECT locks. Nothing
 -- is taken for a session that is declared lost or refuses claims with the number $12; its row stays locked against both until this
--- transaction ends. Nothing is taken of a type that waits: a worker that does not listen reads that a few seconds later. A last attempt gets its start in begin_last, not here: one that its worker never began does not count.
+-- transaction ends. Nothing is taken of a type that waits, or whose queue is paused: a worker that does not listen reads that a few seconds later. A last attempt gets its start in begin_last, not here: one that its worker never began does not count.
+-- The ranges are read from the priority $16 downwards, then those above it.
 -- Rows without an id follow, in the columns of jobs: the priorities in use in the gaps $9 to $11 between the known ones (an empty gap costs
 -- one index probe); the claim ranges $14, $15 that hold no row, with attempts 0; last a summary: execute_s is the clock,
 -- due_s the next due instant, expires_s the instant of the snapshot, max_attempts the number of rows that were left over.
@@ -21,10 +22,11 @@ WITH session AS MATERIALIZED (
   SELECT u.task_type, u.priority, CASE WHEN u.due_from_s = 0 THEN '-infinity' ELSE to_timestamp(u.due_from_s) END AS due_from
     FROM session, (SELECT * FROM unnest($4::text[], $5::smallint[], $6::float8[])
                    UNION ALL SELECT task_type, priority, 0 FROM found) AS u (task_type, priority, due_from_s)
-   ORDER BY u.priority DESC
+   ORDER BY u.priority > $16::smallint, u.priority DESC
 ), kind AS MATERIALIZED (
   SELECT u.task_type, u.rows_max FROM unnest($2::text[], $3::integer[]) AS u (task_type, rows_max)
-   WHERE NOT EXISTS (SELECT FROM tickwright.task_types t WHERE t.name = u.task_type AND (t.paused_at IS NOT NULL OR t.gone_at IS NOT NULL))
+   WHERE NOT EXISTS (SELECT FROM tickwright.task_types t LEFT JOIN tickwright.queues q ON q.name = t.queue
+                      WHERE t.name = u.task_type AND (t.paused_at IS NOT NULL OR t.gone_at IS NOT NULL OR q.paused_at IS NOT NULL))
 ), due AS MATERIALIZED (
   SELECT coalesce(array_agg(first.at), '{}') AS at, array_agg(first.at) FILTER (WHERE first.is_long) AS long_at
     FROM (

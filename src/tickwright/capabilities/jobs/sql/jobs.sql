@@ -98,6 +98,7 @@ LIMIT 1;
 -- The facts that decide whether a job runs now. due: the jobs of its own claim range and, where its type has a limit, of the type's
 -- other ranges, which share it; the first 10,000 that are due of each, 100,000 in all. A worker is full by its last heartbeat, also where
 -- this type has three quarters of the slots or threads that the others leave (allot in model.py). One that reports no slots is not full.
+-- A worker with slots for queues reports which of them have no free one.
 -- Indexes: primary keys; scheduled_tasks_due, one probe and one scan per claim range.
 WITH RECURSIVE job AS MATERIALIZED (
   SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
@@ -121,30 +122,32 @@ WITH RECURSIVE job AS MATERIALIZED (
    LIMIT 100000
 ), able AS MATERIALIZED (
   SELECT w.id, load.running, load.slots, load.threads_busy, load.threads,
-         coalesce(least(load.running, greatest((SELECT count(*) FROM due d WHERE d.status = 'processing' AND d.owner = w.id), load.of_type)) >= 3 * (load.slots - load.running), false)
+         coalesce(w.facts -> 'scope' -> 'slots' IS NOT NULL AND w.facts -> 'queues_full' ? CASE WHEN w.facts -> 'scope' -> 'slots' ? y.queue THEN y.queue ELSE '*' END, false)
+           AS no_queue_slot,
+         w.facts -> 'scope' -> 'slots' IS NULL AND coalesce(least(load.running, greatest((SELECT count(*) FROM due d WHERE d.status = 'processing' AND d.owner = w.id), load.of_type)) >= 3 * (load.slots - load.running), false)
            AS no_slot,
          coalesce(load.threads_of_type >= 3 * (load.threads - load.threads_busy), false) AS no_thread
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
-    CROSS JOIN LATERAL (SELECT CASE WHEN y.target LIKE 'python:%' THEN w.facts -> 'handlers' WHEN y.target LIKE 'remote:%' THEN w.facts -> 'remote' -> 'types'
-                                    ELSE w.facts -> 'brokers' END AS has) AS reported
+    CROSS JOIN LATERAL (SELECT CASE WHEN y.target LIKE 'python:%' THEN w.facts -> 'handlers' WHEN y.target NOT LIKE 'remote:%'
+                                    THEN w.facts -> 'brokers' END AS has) AS reported
     LEFT JOIN LATERAL (
       SELECT (said.jobs ->> 'running')::numeric AS running, (said.jobs ->> 'slots')::numeric AS slots,
              (said.jobs ->> 'threads')::numeric AS threads, (said.jobs ->> 'threads_busy')::numeric AS threads_busy,
              (w.facts #>> ARRAY['counters', 'types', job.task_type, 'running'])::numeric AS of_type,
              (w.facts #>> ARRAY['counters', 'types', job.task_type, 'threads'])::numeric AS threads_of_type
         FROM jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running.type() == "number" && @.slots.type() == "number")') AS said (jobs)) AS load ON true
-   WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND CASE WHEN y.target LIKE 'remote:%' THEN 'remote' ELSE 'worker' END = ANY (w.roles)
-     AND (y.target NOT LIKE 'remote:%' OR w.facts -> 'remote' ->> 'pool' = substr(y.target, 8))
+   WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
      AND CASE WHEN jsonb_typeof(reported.has) = 'array'
-              THEN reported.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) WHEN y.target LIKE 'remote:%' THEN y.name ELSE split_part(y.target, ':', 1) END
+              THEN reported.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
               ELSE true END
+     AND tickwright.serves(w.roles, w.facts, y.target, y.name, y.queue, y.needs)
 )
 SELECT job.*, clock_timestamp() AS now,
-       y.name IS NOT NULL AS type_known, y.paused_at, y.gone_at, y.concurrency, y.rate_per_s, y.target,
+       y.name IS NOT NULL AS type_known, y.paused_at, y.gone_at, y.queue, y.needs, q.paused_at AS queue_paused_at, y.concurrency, y.rate_per_s, y.target,
        r.next_free_at,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
                   WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
-       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT (able.no_slot OR able.no_thread)
+       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT (able.no_slot OR able.no_queue_slot OR able.no_thread)
                  LEFT JOIN (SELECT d.owner, count(*) AS held FROM due d WHERE d.status = 'processing' GROUP BY d.owner) AS has ON has.owner = g.worker
                 WHERE g.task_type = job.task_type AND g.granted > coalesce(has.held, 0)) AS has_place,
        (SELECT count(*) FROM due d WHERE d.status = 'processing') AS running,
@@ -152,14 +155,17 @@ SELECT job.*, clock_timestamp() AS now,
          WHERE d.own AND d.status = 'pending' AND d.due_at <= now() AND (d.due_at, d.id) < (job.due_at, job.id)) AS waiting_before,
        (SELECT count(*) FROM tickwright.workers w
          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND CASE WHEN y.target LIKE 'remote:%' THEN 'remote' ELSE 'worker' END = ANY (w.roles)) AS workers,
+       (SELECT count(*) FROM tickwright.workers w
+         WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND tickwright.serves(w.roles, w.facts, y.target, y.name, y.queue, y.needs)) AS serving_workers,
        able.workers AS able_workers, able.full AS full_workers, able.running AS able_running, able.slots AS able_slots,
-       able.threadless AS threadless_workers, able.threads_busy AS able_threads_busy, able.threads AS able_threads,
+       able.without_queue_slot AS queue_full_workers, able.threadless AS threadless_workers, able.threads_busy AS able_threads_busy, able.threads AS able_threads,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at
   FROM job
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
+  LEFT JOIN tickwright.queues q ON q.name = y.queue
   LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
   LEFT JOIN tickwright.workers o ON o.id = job.owner
- CROSS JOIN (SELECT count(*) AS workers, count(*) FILTER (WHERE no_slot OR no_thread) AS full, sum(running) AS running, sum(slots) AS slots,
+ CROSS JOIN (SELECT count(*) AS workers, count(*) FILTER (WHERE no_slot OR no_queue_slot OR no_thread) AS full, count(*) FILTER (WHERE no_queue_slot) AS without_queue_slot, sum(running) AS running, sum(slots) AS slots,
                     count(*) FILTER (WHERE no_thread) AS threadless, sum(threads_busy) AS threads_busy, sum(threads) AS threads FROM able) AS able;
 
 -- name: history_of_today

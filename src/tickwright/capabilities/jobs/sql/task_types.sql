@@ -1,7 +1,8 @@
 -- name: list
 -- All task types and the number of their secrets in use; never a secret. Small: a row per type.
 SELECT t.*, (SELECT count(*) FROM tickwright.task_type_secrets s
-              WHERE s.task_type = t.name AND (s.retires_at IS NULL OR s.retires_at > clock_timestamp())) AS signing_secrets
+              WHERE s.task_type = t.name AND (s.retires_at IS NULL OR s.retires_at > clock_timestamp())) AS signing_secrets,
+       (SELECT q.paused_at FROM tickwright.queues q WHERE q.name = t.queue) AS queue_paused_at
   FROM tickwright.task_types t WHERE $1::text IS NULL OR t.name = $1 ORDER BY t.name LIMIT 10000;
 
 -- name: lock
@@ -12,13 +13,14 @@ SELECT name FROM tickwright.task_types WHERE name = $1 FOR UPDATE;
 -- Create or replace a type; a new target clears gone_at. Index: task_types_pkey.
 INSERT INTO tickwright.task_types AS t
        (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, final_statuses, concurrency,
-        rate_per_s, keep_history)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11)
+        rate_per_s, keep_history, queue, needs)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11, $12, $13::text[])
 ON CONFLICT (name) DO UPDATE
    SET target = excluded.target, timeout_ms = excluded.timeout_ms, max_attempts = excluded.max_attempts,
        retry_base_ms = excluded.retry_base_ms, retry_factor = excluded.retry_factor,
        retry_cap_ms = excluded.retry_cap_ms, final_statuses = excluded.final_statuses,
        concurrency = excluded.concurrency, rate_per_s = excluded.rate_per_s, keep_history = excluded.keep_history,
+       queue = excluded.queue, needs = excluded.needs,
        gone_at = CASE WHEN t.target = excluded.target THEN t.gone_at END,
        version = t.version + 1, updated_at = clock_timestamp();
 
@@ -56,9 +58,10 @@ DELETE FROM tickwright.task_type_secrets WHERE task_type = $1 AND retires_at <= 
 INSERT INTO tickwright.task_type_secrets (task_type, secret) VALUES ($1, $2);
 
 -- name: list_types
--- All task types with their secrets in use, newest first. Small: a row per type.
-SELECT t.*, coalesce(s.secrets, '{}') AS secrets
+-- All task types with their secrets in use, newest first, and the pauses of their queues. Small: a row per type.
+SELECT t.*, coalesce(s.secrets, '{}') AS secrets, q.paused_at AS queue_paused_at
   FROM tickwright.task_types t
+  LEFT JOIN tickwright.queues q ON q.name = t.queue
   LEFT JOIN LATERAL (
     SELECT array_agg(x.secret ORDER BY x.id DESC) AS secrets
       FROM tickwright.task_type_secrets x
@@ -67,8 +70,9 @@ SELECT t.*, coalesce(s.secrets, '{}') AS secrets
 
 -- name: register_handler
 -- Register the type of a handler, unless an operator has set it up differently.
-INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history,
+       queue, needs)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (name) DO NOTHING;
 
 -- name: mark_gone

@@ -19,7 +19,13 @@ from typing import Protocol
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange, allot, plan_claim
+from tickwright.capabilities.jobs.model import (
+    ClaimedRow,
+    ClaimPlan,
+    ClaimRange,
+    allot,
+    plan_claim,
+)
 from tickwright.capabilities.jobs.worker.claims import (
     LONG_BYTES,
     LONG_MAX,
@@ -28,7 +34,7 @@ from tickwright.capabilities.jobs.worker.claims import (
     ClaimStore,
     lengths_of,
 )
-from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, ClaimScope
+from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, ClaimScope, fair_plan
 from tickwright.capabilities.jobs.worker.idle_sleep import IdleSleep
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
@@ -108,7 +114,7 @@ class Claimer:
         self._wakeup, self._receiver, self._limits, self._turns = wakeup, receiver, limits, turns
         self._frontier = ClaimFrontier(self._is_serial)
         self.sleep = IdleSleep(wakeup)
-        self._turn = 0
+        self._turn = self._following = 0
         self._others_are_late = False
         self._pending: PendingClaim | None = None
         self._arrived: ClaimedJobs | None = None
@@ -263,6 +269,9 @@ class Claimer:
         if plan is None:
             return None
         follows, scope = self._frontier.follows(plan), self._frontier.scope(plan.types)
+        if follows:
+            self._following += 1
+            plan = fair_plan(plan, self._following, scope)
         bounded = follows or self._frontier.dragging
         if bounded and self._sweep is None and (names := self._frontier.sweep_due(plan)):
             self._sweep_plan, plan = plan.split(names)
@@ -285,7 +294,8 @@ class Claimer:
             self._measured_s = now
             ending = Counter[str]()
             for name, state in self._receiver.types().items():
-                at_once = self._runner.slots if state.is_async else self._runner.threads
+                slots = self._runner.slots if state.queue is None else state.queue.slots
+                at_once = slots if state.is_async else self._runner.threads
                 ending[name] = min(PREFETCH_MAX, int(PREFETCH_S * state.ended.take_rate(within_s, at_once=at_once)))
             self._ending = ending
         return self._ending
@@ -328,9 +338,16 @@ class Claimer:
         arriving, ahead = Counter(arriving), self._prefetch_by_type()
         if self._sweep_plan is not None:
             arriving.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
-        held = {name: state.slots_taken + arriving[name] for name, state in self._receiver.types().items()}
-        most = self._runner.type_slots_max
-        used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
+        types, pools = self._receiver.types(), self._runner.pools
+        held = {
+            name: state.slots_taken + arriving[name] - state.running + state.running_in_queue
+            for name, state in types.items()
+        }
+        used = {name: min(self._runner.slots_of(types[name]), max(0, held[name] - ahead[name])) for name in held}
+        if pools is not None:
+            queues = {name: state.task_type.queue for name, state in types.items()}
+            shares = pools.shares(used, queues, self._frontier.hot)
+            return {name: shares[name] + max(0, ahead[name] - held[name]) for name in held}
         free = self._runner.slots - sum(used.values())
         return {name: allot(free, used[name], all_free=free) + max(0, ahead[name] - held[name]) for name in held}
 
@@ -449,8 +466,11 @@ class Claimer:
             plan = ClaimPlan((name,), (rows,), BATCH_MAX)
             if plan.rows_max[0] <= 0:
                 continue
-            self._rate_limited_plan = plan
             scope = self._frontier.whole_scope(plan.types)
+            if state.rate_limited_more:
+                state.limited_claims += 1
+                plan = fair_plan(plan, state.limited_claims, scope)
+            self._rate_limited_plan = plan
             checked = self._frontier.next_to_check(scope.ranges)
             try:
                 async with self._gate.claiming() as ticket:

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.model import PRIORITY_FIRST, ClaimedRow, ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.queries import with_claim_ranges
 from tickwright.ports.ids import monotonic, record_database_time, unix_seconds
 from tickwright.store.pool import Connection, Pool
@@ -48,6 +48,7 @@ _log = structlog.get_logger("tickwright.jobs")
 
 
 _type_of, _payload_of, _details_of = attrgetter("task_type"), attrgetter("payload"), attrgetter("details")
+_priority_of, _due_of = attrgetter("priority"), attrgetter("due_s")
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class ClaimedJobs:
         rate_per_s: The rate of the type at which these starts were taken.
         was_cut: More was due than one claim may return, by its bytes.
         empty_ranges: Those of the checked ranges that have no job of any status.
+        first_priority: The priority that the claim read first, then those below it, then those above.
         received_s: When the result arrived (monotonic), before the commit.
     """
 
@@ -76,12 +78,18 @@ class ClaimedJobs:
     rate_per_s: float | None = None
     was_cut: bool = False
     empty_ranges: list[ClaimRange] = field(default_factory=list)
+    first_priority: int = PRIORITY_FIRST
     received_s: float = field(default_factory=monotonic)
 
     @cached_property
     def counts(self) -> Counter[str]:
         """How many rows of each task type there are."""
         return Counter(map(_type_of, self.rows))
+
+    def sort(self) -> None:
+        """Sort the rows as the claim read them: by priority, from the first one, then by due instant."""
+        first, is_mixed = self.first_priority, len(set(map(_priority_of, self.rows))) > 1
+        self.rows.sort(key=(lambda row: (row.priority > first, -row.priority, row.due_s)) if is_mixed else _due_of)
 
     @cached_property
     def lengths(self) -> Counter[str]:
@@ -140,6 +148,7 @@ class ClaimStore:
             new_ranges=found,
             was_cut=summary["max_attempts"] > 0,
             empty_ranges=empty,
+            first_priority=request.plan.first_priority,
         )
 
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
@@ -256,11 +265,6 @@ def lengths_of(rows: Sequence[ClaimedRow]) -> Counter[str]:
     return found
 
 
-def claim_order(row: ClaimedRow) -> tuple[int, float]:
-    """Return the sort key of claimed jobs: priority, then due time."""
-    return -row.priority, row.due_s
-
-
 _PRIORITY_MIN, _PRIORITY_MAX = -101, 101
 
 
@@ -283,6 +287,7 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
         request.number,
         request.long_max,
         *_columns(request.checked),
+        plan.first_priority,
     )
 
 

@@ -24,7 +24,7 @@ from operator import attrgetter
 
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.model import FAIR_EVERY, ClaimedRow, ClaimPlan, ClaimRange, first_priority
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs
 from tickwright.ports.ids import monotonic
 
@@ -243,3 +243,15 @@ def _latest(rows: Sequence[ClaimedRow]) -> dict[tuple[str, int], float]:
         key = _range_of(row)
         latest[key] = max(latest.get(key, 0.0), row.due_s)
     return latest
+
+
+def fair_plan(plan: ClaimPlan, number: int, scope: ClaimScope) -> ClaimPlan:
+    """Return the plan of claim ``number`` of those that follow claims which left jobs over; see ``FAIR_EVERY``."""
+    fair_claims, rest = divmod(number, FAIR_EVERY)
+    if rest:
+        return plan
+    rows = sorted(zip(plan.types, plan.rows_max, strict=True))
+    turn = fair_claims % len(rows)
+    rows = rows[turn:] + rows[:turn]
+    first = first_priority(fair_claims, {each.priority for each in scope.ranges}, types=len(rows))
+    return ClaimPlan(tuple(name for name, _ in rows), tuple(most for _, most in rows), plan.total_max, first)

@@ -5,11 +5,11 @@ database's clock has certainly reached its due time, never before. To stop a han
 slot, which then takes the next attempt. A synchronous handler cannot be stopped: its result is dropped, and its slot
 and its thread stay taken until it returns.
 
-With several types, one type runs in at most ``type_slots_max`` slots, and a synchronous one in three quarters of the
-threads that the others leave free. The worker may hold more of its attempts, which it fetched ahead while attempts
-ended fast. An attempt beyond these bounds is blocked: it can be cancelled and released like every waiting attempt, and
-no timeout counts. The runner continues it when a slot is free, or releases it after a second, since another worker may
-have a slot.
+With several types, one type runs in at most ``type_slots_max`` slots, or the ``type_max`` of its queue, and a
+synchronous one in three quarters of the threads that the others leave free. The worker may hold more of its attempts,
+which it fetched ahead while attempts ended fast. An attempt beyond these bounds is blocked: it can be cancelled and
+released like every waiting attempt, and no timeout counts. The runner continues it when a slot is free, or releases it
+after a second, since another worker may have a slot.
 
 All that a handler raises or returns is the result of its attempt, also ``SystemExit`` or a cancellation of its own:
 only ``close`` ends a slot. If a timer of a former handler cancels the slot's task, a new task continues the slot.
@@ -36,6 +36,7 @@ from typing import Any
 import structlog
 
 from tickwright.capabilities.jobs.model import Begin, Errored, Job, allot
+from tickwright.capabilities.jobs.worker.queue_slots import QueueSlots, SlotPools
 from tickwright.capabilities.jobs.worker.result_writer import OutcomeRecorder, outcome_of_raised, outcome_of_result
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.dbclock import DbClock
@@ -58,9 +59,9 @@ class Runner:
     """A pool of slots, a queue of ready attempts and a heap of those that are not due."""
 
     def __init__(self, outcomes: OutcomeRecorder, clock: DbClock, *, slots: int, threads: int) -> None:
-        self._outcomes = outcomes
-        self._clock = clock
+        self._outcomes, self._clock = outcomes, clock
         self.slots = slots
+        self.pools: SlotPools | None = None
         self.type_slots_max = slots
         """Slots that one type may have."""
         self.threads = threads
@@ -75,13 +76,11 @@ class Runner:
         self._timeouts: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = Context()
-        self._waking = False
-        self._yield_at_s = 0.0
+        self._waking, self._yield_at_s = False, 0.0
         self._generation: object | None = None
         """Identifies the open slots; slots of another generation take no more attempts."""
         self._all_ended = asyncio.Event()
-        self.threads_busy = 0
-        self.threads_stuck = 0
+        self.threads_busy = self.threads_stuck = 0
         self.freed: Callable[[], None] = lambda: None
         self._free_below = 0
         self.thread_freed: Callable[[], None] = lambda: None
@@ -266,9 +265,9 @@ class Runner:
                 self._wake_one()
             row = job.row  # the properties of a job cost more than these fields
             state, now_s = job.type_state, self._clock.now(now)
-            threaded = None if state.is_async else state
-            asks = threaded or state.task_type.waits or row.expires_s is not None or len(running) >= self.type_slots_max
-            if asks and not self._admit(job, threaded, now_s):
+            threaded, queue = None if state.is_async else state, state.queue
+            asks = threaded or queue or state.task_type.waits or row.expires_s is not None
+            if (asks or len(running) >= self.type_slots_max) and not self._admit(job, threaded, now_s):
                 now = await self._turn_loop()
                 continue
             job.started_s = began = now
@@ -285,8 +284,8 @@ class Runner:
                 now, ended = monotonic(), state.ended
                 ended.count += 1
                 ended.took_s += now - began
-                if threaded or blocked:
-                    self._release_slot(threaded)
+                if threaded or blocked or queue:
+                    self._release_slot(job, threaded, queue)
             if me.cancelling():
                 await self._uncancel(me)
                 now = monotonic()
@@ -355,6 +354,8 @@ class Runner:
                 job.started_s = monotonic()
                 waiting.append(job)
             return False
+        if (queue := job.type_state.queue) is not None:
+            queue.take(job.type)
         if threaded is not None:
             self.threads_busy += 1
             threaded.threads += 1
@@ -369,13 +370,20 @@ class Runner:
 
     def _free_slots(self, state: TypeState) -> int:
         """Return how many more attempts of a type may start; a type never takes the last slots or threads."""
-        slots = min(self.slots - len(self._running), self.type_slots_max - state.running)
+        slots = self.slots - len(self._running) if state.queue is None else state.queue.free
+        slots = min(slots, self.slots_of(state) - state.running_in_queue)
         if not state.is_async:
             free = self.threads - self.threads_busy
             slots = min(slots, allot(free, state.threads, all_free=free))
         return max(0, slots)
 
-    def _release_slot(self, threaded: TypeState | None) -> None:
+    def slots_of(self, state: TypeState) -> int:
+        """Return how many slots a type may have."""
+        return self.type_slots_max if state.queue is None else state.queue.type_max
+
+    def _release_slot(self, job: Job, threaded: TypeState | None, queue: QueueSlots | None) -> None:
+        if queue is not None:
+            queue.release(job.type)
         if threaded is not None:
             self.threads_busy -= 1
             threaded.threads -= 1

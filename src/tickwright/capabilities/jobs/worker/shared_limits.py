@@ -15,8 +15,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tickwright.capabilities.jobs.model import RATE_LIMITED_AHEAD_S, ClaimPlan, TaskType, furthest_start_s
-from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore, claim_order
+from tickwright.capabilities.jobs.model import RATE_LIMITED_AHEAD_S, TaskType, furthest_start_s
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
@@ -169,7 +169,7 @@ async def claim_at_rate(store: ClaimStore, connection: Connection, kind: TaskTyp
     if room <= 0:
         return RatedClaim(None, 0, max(0.01, start_s - row["now_s"] - RATE_LIMITED_AHEAD_S / 2))
     asked = min(room, request.plan.rows_max[0])
-    plan = ClaimPlan(request.plan.types, (asked,), request.plan.total_max)
+    plan = replace(request.plan, rows_max=(asked,))
     claimed = replace(await store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
     if claimed.rows:
         await connection.execute(_SQL["take_starts"], name, _assign(claimed, start_s, 1 / rate))
@@ -190,7 +190,7 @@ async def _lock_rate(connection: Connection, name: str) -> Any:
 
 
 def _assign(claimed: ClaimedJobs, start_s: float, step_s: float) -> float:
-    claimed.rows.sort(key=claim_order)
+    claimed.sort()
     for row in claimed.rows:
         fire_s = max(start_s, row.due_s)
         claimed.fire_s[row.id] = fire_s

@@ -4,6 +4,7 @@ from bisect import bisect_left
 
 from tickwright.capabilities.jobs.handlers import Call
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.worker.queue_slots import QueueSlots
 from tickwright.observe.metrics import LATENESS_BUCKETS_S
 from tickwright.plugin.lifespan import Around
 from tickwright.ports.ids import monotonic
@@ -42,25 +43,35 @@ class TypeState:
         granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
         rate_limited_until_s: A rate-limited type is not claimed before this time (monotonic).
         rate_limited_more: More jobs of this rate-limited type may wait.
+        limited_claims: How many claims there were for this rate-limited type.
         free_from_s: The starts of a rate-limited type are taken up to this time (monotonic).
         grace_s: A call that keeps its own deadline is stopped only this much after it.
         around: The program's middleware, or ``None``.
+        queue: The slots of its queue; ``None`` where all queues share all slots.
         is_plain: Whether ``call`` returns what the attempt waits for: it is asynchronous, and without middleware.
     """
 
     __slots__ = (
         "around", "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "is_plain",
-        "late_counts", "late_sum_s", "rate_limited_more", "rate_limited_until_s", "running", "stuck", "task_type",
-        "threads", "timeout_s",
+        "late_counts", "late_sum_s", "limited_claims", "queue", "rate_limited_more", "rate_limited_until_s", "running",
+        "stuck", "task_type", "threads", "timeout_s",
     )  # fmt: skip
 
     def __init__(
-        self, task_type: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0, around: Around | None = None
+        self,
+        task_type: TaskType,
+        call: Call,
+        *,
+        is_async: bool,
+        grace_s: float = 0.0,
+        around: Around | None = None,
+        queue: QueueSlots | None = None,
     ) -> None:
         self.task_type = task_type
         self.call = call
         self.around = around
         self.is_async = is_async
+        self.queue = queue
         self.is_plain = is_async and around is None
         self.timeout_s = task_type.timeout.total_seconds()
         self.held = 0
@@ -71,6 +82,7 @@ class TypeState:
         self.granted: int | None = 0 if task_type.concurrency is not None else None
         self.rate_limited_until_s = 0.0
         self.rate_limited_more = False
+        self.limited_claims = 0
         self.free_from_s = 0.0
         self.grace_s = grace_s
         self.late_counts = [0] * (len(LATENESS_BUCKETS_S) + 1)
@@ -89,7 +101,7 @@ class TypeState:
             self.free_from_s = min(self.free_from_s, monotonic() + 1 / rate) if rate else 0.0
         self.task_type, self.call, self.is_async = other.task_type, other.call, other.is_async
         self.around, self.is_plain = other.around, other.is_plain
-        self.timeout_s, self.grace_s = other.timeout_s, other.grace_s
+        self.timeout_s, self.grace_s, self.queue = other.timeout_s, other.grace_s, other.queue
         if other.granted is None or self.granted is None:
             self.granted = other.granted
 
@@ -97,6 +109,11 @@ class TypeState:
     def slots_taken(self) -> int:
         """How many slots, and of a synchronous type threads, its attempts take in this worker."""
         return self.held + self.stuck
+
+    @property
+    def running_in_queue(self) -> int:
+        """Those of its running attempts that have slots of its queue; the others started before it moved there."""
+        return self.running if self.queue is None else self.queue.of_type[self.task_type.name]
 
     @property
     def in_use(self) -> bool:

@@ -7,12 +7,12 @@ under a new token.
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from operator import attrgetter
 
 import structlog
 
@@ -28,10 +28,12 @@ from tickwright.capabilities.jobs.model import (
     ahead_max,
     type_slots_max,
 )
+from tickwright.capabilities.jobs.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
 from tickwright.capabilities.jobs.worker.claimer import Claimer
-from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore, claim_order
+from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore
 from tickwright.capabilities.jobs.worker.idle_sleep import worker_wakeup
+from tickwright.capabilities.jobs.worker.queue_slots import SlotPools
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
@@ -80,6 +82,7 @@ class JobWorker:
         *,
         direct: DirectConnection,
         limits: WorkerLimits | None = None,
+        scope: WorkerScope = ALL,
         probe: Probe = NO_PROBE,
     ) -> None:
         limits = limits or WorkerLimits()
@@ -96,11 +99,14 @@ class JobWorker:
         )
         begins = CallBatcher(self._begin_last)
         self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins)
-        self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
+        self.scope, slots = scope, scope.slots or limits.concurrency
+        self.runner = Runner(self.outcomes, self._clock, slots=slots, threads=limits.threads)
+        self.runner.pools = self._pools = SlotPools(scope) if scope.has_pools else None
         self.wakeup = worker_wakeup(direct, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
-        group = group_of("jobs", sorted(handler.defaults.target for handler in handlers.all()), sorted(brokers))
+        targets = sorted(handler.defaults.target for handler in handlers.all())
+        group = group_of("jobs", targets, sorted(brokers), *self.scope.group())
         turns = Turns(session.join(group, lambda: not self.claimer.claims_nothing))
         self.claimer = Claimer(
             self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits, turns
@@ -157,6 +163,10 @@ class JobWorker:
         """Return how many results are not written yet."""
         return self.result_writer.backlog
 
+    def queues_full(self) -> list[str]:
+        """Return the queues without a free slot, with ``*`` for those without a reserve."""
+        return [] if self._pools is None else self._pools.full()
+
     def _types_changed(self) -> None:
         self._types_notified = True
         if self._refreshing is None or self._refreshing.done():
@@ -207,8 +217,7 @@ class JobWorker:
                     if kind.waits or is_slower:
                         self._release_unstarted(old)
                 types[kind.name] = old or state
-        runnable = sum(not state.task_type.waits for state in types.values())
-        self.runner.type_slots_max = type_slots_max(self.runner.slots, types=runnable)
+        self._limit_slots([state.task_type for state in types.values() if not state.task_type.waits])
         for name in self._types.keys() - types.keys():  # attempts of a type that cannot run here now still count
             state = self._types[name]
             state.task_type = replace(state.task_type, gone=True)
@@ -216,6 +225,12 @@ class JobWorker:
             self._former[name] = state
         self._types = types
         self._former = {name: state for name, state in self._former.items() if name not in types and state.in_use}
+
+    def _limit_slots(self, runnable: Sequence[TaskType]) -> None:
+        """Compute how many slots one of the types that may run may have."""
+        self.runner.type_slots_max = type_slots_max(self.runner.slots, types=len(runnable))
+        if self._pools is not None:
+            self._pools.limit_types(Counter(kind.queue for kind in runnable))
 
     def _back(self, name: str) -> TypeState | None:
         """Return the kept state of a type, if it returns; it has no grant."""
@@ -236,30 +251,37 @@ class JobWorker:
             self.outcomes.record_unstarted(job, "waits")
 
     def _type_state_of(self, kind: TaskType) -> TypeState | None:
+        if not self.scope.serves(kind.name, kind.queue, kind.needs):
+            return None
+        queue = None if self._pools is None else self._pools.of(kind.queue)
         scheme, _, rest = kind.target.partition(":")
         if scheme == "python":
             handler = self._handlers.get(rest)
             if handler is None:
                 return None
-            state = TypeState(kind, handler.call, is_async=handler.is_async, around=handler.around)
+            state = TypeState(kind, handler.call, is_async=handler.is_async, around=handler.around, queue=queue)
             if isinstance(handler.call, ChunkCall):
                 handler.call.room = partial(self._room_of, kind.name)
             return state
         broker = self._brokers.get(scheme)
-        return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
+        if broker is None:
+            return None
+        return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S, queue=queue)
 
     def _room_of(self, name: str) -> int:
         """Return how many attempts of a type may run here."""
         state = self._types.get(name)
-        granted = None if state is None else state.granted
-        return self.runner.type_slots_max if granted is None else min(granted, self.runner.type_slots_max)
+        if state is None:
+            return self.runner.type_slots_max
+        most = self.runner.slots_of(state)
+        return most if state.granted is None else min(state.granted, most)
 
     def take(self, claimed: ClaimedJobs) -> None:
         """Run the claimed jobs, each at its instant."""
-        rows, fire_s = claimed.rows, claimed.fire_s
-        rows.sort(key=claim_order if len(set(map(_priority, rows))) > 1 else _due)
+        fire_s = claimed.fire_s
+        claimed.sort()
         jobs = []
-        for row in rows:
+        for row in claimed.rows:
             state = self._types.get(row.task_type)
             if state is None or state.task_type.waits:  # its type was deleted or paused during the claim
                 self.result_writer.add("release", row.id, row.fence)
@@ -408,9 +430,6 @@ class JobWorker:
             self.runner.stop_job(job, "lost")
         self.result_writer.drop_all()
         self._limits.session_lost(self._types.values())
-
-
-_due, _priority = attrgetter("due_s"), attrgetter("priority")
 
 
 def _is_slower(rate_per_s: float | None, former_per_s: float | None) -> bool:

@@ -15,6 +15,7 @@ import { Secret } from "../../parts/Secret";
 import { StateBadge } from "../../parts/StateBadge";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
+import { Queues } from "./Queues";
 import { merged, stateOf, type Row } from "./rows";
 import { TypeDrawer } from "./TypeDrawer";
 import { TypeForm } from "./TypeForm";
@@ -22,6 +23,7 @@ import { TypeForm } from "./TypeForm";
 const COLUMNS: Column<Row>[] = [
   { id: "name", header: "Task type", width: 210, cell: ({ name }) => <span title={name}>{name}</span> },
   { id: "state", header: "State", width: 110, cell: (row) => <StateBadge {...stateOf(row)} /> },
+  { id: "queue", header: "Queue", width: 110, hide: "md", cell: ({ type }) => <span title={type?.queue}>{type?.queue ?? "–"}</span> },
   { id: "target", header: "Target", hide: "md", cell: ({ type }) => <span title={type?.target}>{type?.target ?? "not registered"}</span> },
   { id: "due", header: "Due", width: 92, align: "right", cell: ({ now, cap }) => (now ? count(now.due, cap) : "0") },
   { id: "oldest", header: "Oldest due", width: 100, align: "right", hide: "sm", cell: ({ now }) => (now && now.due > 0 ? spoken(now.oldest_due_s) : "–") },
@@ -84,6 +86,7 @@ export default function TaskTypesView() {
           </EmptyState>
         }
       />
+      <Queues />
       <TypeDrawer name={url.one("type")} row={open} known={types.data !== undefined} onSecret={setSecret} onClose={() => url.set({ type: null })} />
       {creating && <TypeForm type={null} onClose={() => setCreating(false)} onSecret={setSecret} />}
       <Secret

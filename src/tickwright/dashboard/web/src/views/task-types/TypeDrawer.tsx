@@ -53,6 +53,11 @@ function Shown({ row, onSecret }: { row: Row; onSecret: (secret: string) => void
           Its jobs have waited since <Instant at={type.gone_at} />. Enable it when the endpoint is available again, or set another target.
         </Alert>
       )}
+      {type !== null && type.queue_paused_at !== null && (
+        <Alert color="yellow" variant="light" title={`Its queue ${type.queue} is paused`}>
+          The jobs of all its types have waited since <Instant at={type.queue_paused_at} />. Enable the queue in the list of task types.
+        </Alert>
+      )}
       <Section title="Now">
         <Facts
           of={[
@@ -85,6 +90,8 @@ function Settings({ type }: { type: TaskType }) {
           ["Final statuses", type.final_statuses.join(", ") || "none"],
           ["Concurrency", type.concurrency === null ? "no limit" : count(type.concurrency)],
           ["Rate", type.rate_per_s === null ? "no limit" : `${type.rate_per_s}/s`],
+          ["Queue", type.queue],
+          ["Needs", type.needs.join(", ") || "nothing"],
           ["History", type.keep_history ? "kept" : "not kept"],
           ["Signing secrets", String(type.signing_secrets)],
           ["Version", String(type.version)],

@@ -33,12 +33,12 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
     invalidates: ["task-types"],
     quiet: true,
   });
-  const text = (field: "target" | "timeout" | "retry_base" | "retry_cap" | "final_statuses", label: string, description?: string) => (
+  const text = (field: "target" | "timeout" | "retry_base" | "retry_cap" | "final_statuses" | "queue" | "needs", label: string, description?: string) => (
     <TextInput
       label={label}
       description={description}
       value={fields[field]}
-      required={field !== "final_statuses"}
+      required={field !== "final_statuses" && field !== "needs"}
       onChange={(event) => setFields({ ...fields, [field]: event.currentTarget.value })}
     />
   );
@@ -74,6 +74,8 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
             {text("final_statuses", "Final statuses")}
             {figure("concurrency", "Concurrency")}
             {figure("rate_per_s", "Rate per second")}
+            {text("queue", "Queue")}
+            {text("needs", "Needs of its workers")}
           </SimpleGrid>
           <Checkbox
             label="Keep history of its jobs"

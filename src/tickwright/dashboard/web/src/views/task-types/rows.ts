@@ -23,5 +23,6 @@ export function merged(types: readonly TaskType[], figures: Schemas["TypeFigures
 export function stateOf({ type }: Row): { state: string; tone: Tone } {
   if (type === null) return { state: "unknown", tone: "bad" };
   if (type.gone_at !== null) return { state: "gone", tone: "bad" };
+  if (type.paused_at === null && type.queue_paused_at !== null) return { state: "queue paused", tone: "warn" };
   return type.paused_at === null ? { state: "enabled", tone: "good" } : { state: "paused", tone: "warn" };
 }

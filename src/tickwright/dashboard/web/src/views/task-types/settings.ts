@@ -14,17 +14,19 @@ export interface Fields {
   concurrency: string;
   rate_per_s: string;
   keep_history: boolean;
+  queue: string;
+  needs: string;
 }
 type Settings = Omit<Schemas["TaskTypeRequest"], never>;
 
 export const DEFAULTS: Fields = {
   target: "", timeout: "30s", max_attempts: "3", retry_base: "1s", retry_factor: "2", retry_cap: "1h", final_statuses: "",
-  concurrency: "", rate_per_s: "", keep_history: true,
+  concurrency: "", rate_per_s: "", keep_history: true, queue: "default", needs: "",
 }; // prettier-ignore
 
 export function fieldsOf(type: TaskType): Fields {
   const { max_attempts, retry_factor, concurrency, rate_per_s } = type;
-  return { ...type, final_statuses: type.final_statuses.join(", "), max_attempts: `${max_attempts}`, retry_factor: `${retry_factor}`, concurrency: `${concurrency ?? ""}`, rate_per_s: `${rate_per_s ?? ""}` };
+  return { ...type, final_statuses: type.final_statuses.join(", "), max_attempts: `${max_attempts}`, retry_factor: `${retry_factor}`, concurrency: `${concurrency ?? ""}`, rate_per_s: `${rate_per_s ?? ""}`, needs: type.needs.join(", ") };
 }
 
 export function settingsOf(fields: Fields): Settings {
@@ -39,6 +41,8 @@ export function settingsOf(fields: Fields): Settings {
     concurrency: readNumber(fields.concurrency),
     rate_per_s: readNumber(fields.rate_per_s),
     keep_history: fields.keep_history,
+    queue: fields.queue.trim(),
+    needs: fields.needs.split(/[\s,]+/).filter(Boolean),
   };
 }
 

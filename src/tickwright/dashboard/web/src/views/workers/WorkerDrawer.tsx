@@ -16,7 +16,7 @@ import { StateBadge } from "../../parts/StateBadge";
 import { useAction } from "../../parts/useAction";
 import { Section } from "../../parts/View";
 import { Holds } from "./Holds";
-import { figuresOf, jobsOf, stateOf, typesOf, type TypeFigures } from "./facts";
+import { figuresOf, jobsOf, scopeOf, stateOf, typesOf, type TypeFigures } from "./facts";
 
 type Worker = Schemas["WorkerDetail"];
 
@@ -60,6 +60,7 @@ function One({ worker }: { worker: Worker }) {
           ["Lost", <Instant key="lost" at={worker.lost_at} />],
           ["Running", jobs === null ? null : count(jobs.running)],
           ["Queued in memory", jobs === null ? null : count(jobs.queued)],
+          ["Queues and types", jobs === null ? null : (scopeOf(worker) ?? "all")],
         ]}
       />
       <Text size="sm">

@@ -32,6 +32,14 @@ export function jobsOf(worker: Worker): { running: number; queued: number; start
   return { running: numberOf(table["running"]), queued: numberOf(table["queued"]), starts: numberOf(table["starts"]) };
 }
 
+/** Return what it runs, as its queues, types and needs say: `critical:50, *:30; types report.*`; `null` without limits. */
+export function scopeOf(worker: Worker): string | null {
+  const scope = tableOf(tableOf(worker.facts)["scope"]);
+  const slots = Object.entries(tableOf(scope["slots"])).map(([queue, number]) => `${queue}:${numberOf(number)}`);
+  const names = (part: string): string[] => (Array.isArray(scope[part]) ? [`${part} ${(scope[part] as unknown[]).join(", ")}`] : []);
+  return [...(slots.length > 0 ? [slots.join(", ")] : []), ...names("types"), ...names("needs")].join("; ") || null;
+}
+
 /** Return its task types, those with the most starts first. */
 export function typesOf(worker: Worker): TypeFigures[] {
   return Object.entries(tableOf(counters(worker)["types"]))
