@@ -11,6 +11,7 @@ import pytest
 from kit.api import ADMIN
 from kit.remote import RemoteSite, ended, of, register, remote_site
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.admin.queues import Queues
 from tickwright.capabilities.operations.listings import Operations
 
 RECORDED = {"done": 1, "stale": [], "locked": []}
@@ -112,6 +113,34 @@ async def test_only_types_of_the_pool_that_are_registered_are_claimed(site: Remo
     await site.service.types.switch("paused", "enable", caller=ADMIN)
     [job] = await waiting
     assert job["type"] == "paused"
+
+
+async def test_a_paused_queue_gives_remote_workers_no_jobs(site: RemoteSite) -> None:
+    """A pause of the queue stops its types for workers of every language; enabling it wakes them."""
+    queues = Queues(site.workers.claims._pool)
+    await queues.switch("default", "pause", caller=ADMIN)
+    [job_id] = await site.add()
+    worker = await register(site.client)
+    assert await worker.claim() == []
+    assert (await site.client.get(f"/v1/jobs/{job_id}/explain")).json["reasons"][0]["code"] == "queue_paused"
+    waiting = asyncio.create_task(worker.claim(wait="60s"))
+    await waits(site)
+    await queues.switch("default", "enable", caller=ADMIN)
+    [job] = await waiting
+    assert job["id"] == job_id
+
+
+@pytest.mark.parametrize("concurrency", [None, 1000], ids=["plain", "limited"])
+async def test_no_priority_starves_for_remote_workers(site: RemoteSite, concurrency: int | None) -> None:
+    """One of sixteen claims begins with another priority, however many jobs of a higher one are due."""
+    if concurrency is not None:
+        await site.type("limited", concurrency=concurrency)
+    name = "work" if concurrency is None else "limited"
+    await site.add(name, count=200, priority=10)
+    [low] = await site.add(name)
+    worker = await register(site.client, name)
+    claimed = [(await worker.claim(max=1))[0]["id"] for _ in range(80)]
+    assert low in claimed
 
 
 async def test_a_failed_attempt_is_retried_by_the_policy_of_its_type(site: RemoteSite) -> None:
