@@ -24,7 +24,11 @@ RATE_LIMITED_SLACK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class TaskType:
-    """One row of ``tickwright.task_types``: where jobs of this type go, and under which limits."""
+    """One row of ``tickwright.task_types``: where jobs of this type go, and under which limits.
+
+    ``group_order``: what follows a failed job of an ordered group, ``stop``, ``skip`` or ``continue``; ``None`` for
+    groups without an order. ``has_groups``: there are jobs with a group, or settings for them.
+    """
 
     name: str
     target: str
@@ -35,6 +39,10 @@ class TaskType:
     concurrency: int | None = None
     rate_per_s: float | None = None
     keep_history: bool = True
+    group_limit: int | None = None
+    group_rate_per_s: float | None = None
+    group_order: str | None = None
+    has_groups: bool = False
     paused: bool = False
     gone: bool = False
     secrets: tuple[str, ...] = ()
@@ -120,7 +128,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
         execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
         due_s: When this attempt is due.
         expires_s: From this instant on it must not start.
-        details: Its tags and metadata as JSON; ``None`` where it has neither.
+        details: Its tags, metadata and group as JSON; ``None`` where it has none of them.
     """
 
     id: int
@@ -198,6 +206,11 @@ class Job:
     def metadata(self) -> dict[str, Any]:
         """The job's metadata, decoded; empty without any."""
         return self._details().get("metadata") or {}
+
+    @property
+    def group(self) -> str | None:
+        """The job's group; ``None`` without one."""
+        return self._details().get("group")
 
     def _details(self) -> dict[str, Any]:
         return {} if self.row.details is None else msgspec.json.decode(self.row.details)

@@ -157,6 +157,9 @@ class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
     concurrency: int | None
     rate_per_s: float | None
     keep_history: bool
+    group_limit: int | None
+    group_rate_per_s: float | None
+    group_order: str | None
     paused_at: datetime | None
     gone_at: datetime | None
     signing_secrets: int

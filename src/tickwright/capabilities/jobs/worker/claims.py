@@ -47,6 +47,7 @@ LONG_BYTES = 2 * 1024 * 1024
 _log = structlog.get_logger("tickwright.jobs")
 
 
+_priority_of, _due_of = attrgetter("priority"), attrgetter("due_s")
 _type_of, _payload_of, _details_of = attrgetter("task_type"), attrgetter("payload"), attrgetter("details")
 
 
@@ -77,6 +78,11 @@ class ClaimedJobs:
     was_cut: bool = False
     empty_ranges: list[ClaimRange] = field(default_factory=list)
     received_s: float = field(default_factory=monotonic)
+
+    def sort(self) -> None:
+        """Sort the rows: by priority, then by due instant."""
+        is_mixed = len(set(map(_priority_of, self.rows))) > 1
+        self.rows.sort(key=(lambda row: (-row.priority, row.due_s)) if is_mixed else _due_of)
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -254,11 +260,6 @@ def lengths_of(rows: Sequence[ClaimedRow]) -> Counter[str]:
     for row in rows:
         found[row.task_type] += len(row.payload) + len(row.details or "")
     return found
-
-
-def claim_order(row: ClaimedRow) -> tuple[int, float]:
-    """Return the sort key of claimed jobs: priority, then due time."""
-    return -row.priority, row.due_s
 
 
 _PRIORITY_MIN, _PRIORITY_MAX = -101, 101

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import asyncpg
@@ -42,6 +43,7 @@ from tickwright.capabilities.jobs.model import (
     TaskType,
 )
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
+from tickwright.capabilities.jobs.worker.places import PlaceQueues
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
 from tickwright.domain.strict_json import to_json_value
@@ -161,6 +163,10 @@ class OutcomeRecorder:
         self._freed = freed
         self.noted: Callable[[Job, str], None] | None = None
         """Called with each outcome by a drain."""
+        self.places = PlaceQueues()
+        self.places.release = partial(self.record_unstarted, reason="waits")
+        self.places.ended = writer.note_place_free
+        self._in_places = self.places.known
 
     def record_completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
@@ -228,6 +234,8 @@ class OutcomeRecorder:
         state.counts[outcome] = state.counts.get(outcome, 0) + 1
         if self.noted is not None:
             self.noted(job, outcome)
+        if self._in_places:
+            self.places.leave(job, outcome)
         if state.granted is not None:
             self._freed()
 
@@ -302,6 +310,7 @@ class ResultWriter:
         self._locked_timer: asyncio.TimerHandle | None = None
         self._value_timer: asyncio.TimerHandle | None = None
         self._passes_locked_until_s = 0.0
+        self._place_free = False
         self._woken = asyncio.Event()
         self._stopping = False
         self._runs = False
@@ -315,6 +324,10 @@ class ResultWriter:
         self._awake = True
         self._idle.clear()
         self._woken.set()
+
+    def note_place_free(self) -> None:
+        """Call ``released`` after the next write: a claim may find jobs for the place."""
+        self._place_free = True
 
     def add_completed(self, job_id: int, *, keep: bool) -> None:
         """Queue the common case: completed, without a result."""
@@ -409,10 +422,13 @@ class ResultWriter:
 
     def _start_writes(self) -> None:
         token = self._session.token
+        frees_place, self._place_free = self._place_free, False
         for kind, batch in self._take():
             task = asyncio.create_task(self._write(kind, token, batch))
             self._writing[task] = kind, batch
             task.add_done_callback(self._write_ended)
+            if frees_place:
+                task.add_done_callback(lambda _: self._released())
 
     def _write_ended(self, task: asyncio.Task[None]) -> None:
         self._writing.pop(task, None)

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from operator import attrgetter
 
 import structlog
 
@@ -30,7 +29,8 @@ from tickwright.capabilities.jobs.model import (
 )
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
 from tickwright.capabilities.jobs.worker.claimer import Claimer
-from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore, claim_order
+from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore
+from tickwright.capabilities.jobs.worker.groups import ClaimedGroups, WorkerGroups
 from tickwright.capabilities.jobs.worker.idle_sleep import worker_wakeup
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
@@ -103,7 +103,16 @@ class JobWorker:
         group = group_of("jobs", sorted(handler.defaults.target for handler in handlers.all()), sorted(brokers))
         turns = Turns(session.join(group, lambda: not self.claimer.claims_nothing))
         self.claimer = Claimer(
-            self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits, turns
+            self._store,
+            self.gate,
+            session,
+            self.runner,
+            self._clock,
+            self.wakeup,
+            self,
+            self._limits,
+            WorkerGroups(pool),
+            turns,
         )
         self._refreshing: asyncio.Task[None] | None = None
         self._types_notified = False
@@ -257,7 +266,7 @@ class JobWorker:
     def take(self, claimed: ClaimedJobs) -> None:
         """Run the claimed jobs, each at its instant."""
         rows, fire_s = claimed.rows, claimed.fire_s
-        rows.sort(key=claim_order if len(set(map(_priority, rows))) > 1 else _due)
+        claimed.sort()
         jobs = []
         for row in rows:
             state = self._types.get(row.task_type)
@@ -273,6 +282,8 @@ class JobWorker:
                 self.outcomes.record_expired(job)
             else:
                 jobs.append(job)
+        if isinstance(claimed, ClaimedGroups):
+            jobs = self.runner.places.enter(jobs, claimed.places)
         self.runner.put(jobs)
         for state in filter(None, map(self._types.get, claimed.counts)):
             if _is_slower(state.task_type.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim
@@ -408,9 +419,6 @@ class JobWorker:
             self.runner.stop_job(job, "lost")
         self.result_writer.drop_all()
         self._limits.session_lost(self._types.values())
-
-
-_due, _priority = attrgetter("due_s"), attrgetter("priority")
 
 
 def _is_slower(rate_per_s: float | None, former_per_s: float | None) -> bool:
