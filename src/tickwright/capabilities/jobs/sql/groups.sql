@@ -2,9 +2,15 @@
 -- Serialize the claims of a type's groups until the end of the transaction: each statement behind this one sees what the claims before it did. No table.
 SELECT pg_advisory_xact_lock(7314, hashtext($1));
 
+-- name: hint
+-- Let a claim look at these groups: jobs of theirs that this session held have ended.
+INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at)
+SELECT $1, u.group_key, clock_timestamp() FROM unnest($2::text[]) AS u (group_key);
+
 -- name: fold
 -- Note when to look at the groups in which something changed, and delete the hints that said so, at most 10,000. The instants rise with each call, so that
--- groups take turns. Hints from $3 on; all of them for NULL. Returns how many groups there were. Indexes: job_group_hints_ready, job_groups_pkey.
+-- groups take turns. Hints from $3 on; all of them for NULL. $4: groups in which places of the caller ended, or have room. Returns how many groups there were.
+-- Indexes: job_group_hints_ready, job_groups_pkey.
 WITH taken AS (
   DELETE FROM tickwright.job_group_hints
    WHERE ctid = ANY (ARRAY (SELECT h.ctid FROM tickwright.job_group_hints h
@@ -13,7 +19,8 @@ WITH taken AS (
   RETURNING group_key, ready_at, due_at
 ), noted AS (
   INSERT INTO tickwright.job_groups AS g (task_type, group_key, ready_at)
-  SELECT $1, group_key, greatest(min(ready_at), statement_timestamp()) FROM taken GROUP BY group_key
+  SELECT $1, n.group_key, greatest(min(n.ready_at), statement_timestamp())
+    FROM (SELECT group_key, ready_at FROM taken UNION ALL SELECT group_key, NULL FROM unnest($4::text[]) AS o (group_key)) AS n GROUP BY n.group_key
   ON CONFLICT (task_type, group_key) DO UPDATE
      SET ready_at = least(g.ready_at, excluded.ready_at),
          from_at = least(g.from_at, (SELECT min(t.due_at) FROM taken t WHERE t.group_key = g.group_key))
@@ -22,8 +29,9 @@ WITH taken AS (
 SELECT count(*) FROM noted;
 
 -- name: busy
--- The places of a group (g) that are taken: of jobs that a claim took and that still run, each found by its id.
-SELECT array_agg(h.id) AS ids, array_agg(h.place) AS places
+-- The places of a group (g) that are taken: of jobs that a claim took and that still run, each found by its id. Those in which the caller has room are free.
+SELECT array_agg(h.id) AS ids, array_agg(h.place) AS places,
+       array_agg(h.place) FILTER (WHERE t.owner <> $1 OR (g.group_key || chr(10) || h.place) <> ALL ($11::text[])) AS taken
   FROM unnest(g.held, g.places) AS h (id, place) JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key;
 
 -- name: first_due
@@ -50,7 +58,7 @@ SELECT u.at, u.id, u.due_at, u.is_long
 -- name: claim
 -- Take due jobs of the groups of one type: of each group that is ready, in turns, as many as its limit, its rate and $4 (how many may follow one another in one
 -- place) allow, $3 in all. In the transaction of ``lock`` and ``fold``. As ``claim`` (claims.sql): the session, long payloads, a type that waits. $8: the type
--- is one of ordered groups; nothing is taken where that has changed. $10: rates hold. Which jobs run is read from their rows, so that a limit holds whatever job_groups says.
+-- is one of ordered groups; nothing is taken where that has changed. $10: rates hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. Which jobs run is read from their rows, so that a limit holds whatever job_groups says.
 -- A row without an id follows: execute_s is the clock, due_s when to claim again, attempts is 1 where that is at once. Indexes: job_groups_ready,
 -- scheduled_tasks_pkey, scheduled_tasks_grouped or scheduled_tasks_in_order, scheduled_tasks_dead_grouped.
 WITH session AS MATERIALIZED (
@@ -69,7 +77,7 @@ WITH session AS MATERIALIZED (
        WHERE r.task_type = $2 AND r.ready_at >= coalesce($9::timestamptz, '-infinity') AND r.ready_at <= statement_timestamp() + $5::interval ORDER BY r.ready_at LIMIT $3::integer) AS g
    CROSS JOIN LATERAL ({busy}) AS busy
    CROSS JOIN LATERAL (
-      SELECT ARRAY (SELECT n FROM generate_series(1, kind.places_max) AS n WHERE n <> ALL (coalesce(busy.places, '{}'))) AS places) AS free
+      SELECT ARRAY (SELECT n FROM generate_series(1, kind.places_max) AS n WHERE n <> ALL (coalesce(busy.taken, '{}'))) AS places) AS free
     LEFT JOIN LATERAL (
       SELECT d.id FROM tickwright.scheduled_tasks_dead d
        WHERE kind.group_order = 'stop' AND d.task_type = $2 AND d.group_key = g.group_key AND d.id > coalesce(g.passed_id, 0) ORDER BY d.id LIMIT 1) AS stop ON true
@@ -111,7 +119,8 @@ WITH session AS MATERIALIZED (
     FROM numbered n LEFT JOIN taken t ON t.id = n.id
    GROUP BY n.group_key, n.busy_ids, n.busy_places, n.stopped_by, n.start_at, n.free_places, n.jobs_max
 ), decided AS MATERIALIZED (
-  SELECT l.*, CASE WHEN l.was_cut OR l.taken < l.found THEN statement_timestamp()
+  SELECT l.*, CASE WHEN (l.was_cut OR l.taken < l.found) AND NOT coalesce(kind.places_max IS NOT NULL AND l.taken >= l.free, false) THEN statement_timestamp()
+                   WHEN l.was_cut OR l.taken < l.found THEN NULL
                    WHEN l.stopped_by IS NOT NULL OR kind.places_max IS NOT NULL AND l.free = 0 THEN NULL
                    WHEN kind.rate IS NOT NULL AND l.found >= l.jobs_max THEN
                      greatest(coalesce(l.last_start_at + make_interval(secs => 1 / kind.rate), l.start_at) - kind.ahead / 2, now() + interval '10 ms')
@@ -129,7 +138,8 @@ WITH session AS MATERIALIZED (
     FROM decided d
    WHERE g.task_type = $2 AND g.group_key = d.group_key
 )
-SELECT c.*, t.group_key, t.place, date_part('epoch', t.start_at) AS start_s FROM claimed c JOIN taken t ON t.id = c.id
+SELECT c.*, t.group_key, t.place, date_part('epoch', t.start_at) AS start_s, d.is_full OR d.was_cut OR d.taken < d.found AS more
+  FROM claimed c JOIN taken t ON t.id = c.id JOIN decided d ON d.group_key = t.group_key
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= $3::integer OR EXISTS (SELECT FROM decided d WHERE d.next_at <= statement_timestamp()))::integer, NULL, NULL, NULL,
        date_part('epoch', clock_timestamp()),
@@ -138,7 +148,7 @@ SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= $3::integer OR E
                                   WHERE g.task_type = $2 AND g.ready_at > now() + $5::interval ORDER BY g.ready_at LIMIT 1),
                                 (SELECT h.ready_at FROM tickwright.job_group_hints h
                                   WHERE h.task_type = $2 AND h.ready_at > now() + $5::interval ORDER BY h.ready_at LIMIT 1))),
-       date_part('epoch', now()), NULL, NULL, NULL, NULL, date_part('epoch', (SELECT max(ready_at) FROM looked));
+       date_part('epoch', now()), NULL, NULL, NULL, NULL, date_part('epoch', (SELECT max(ready_at) FROM looked)), NULL;
 
 -- name: next_due
 -- When a group of which all due jobs were taken has its next one; soon, where another session has locked one of them.

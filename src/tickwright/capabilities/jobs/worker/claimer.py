@@ -476,6 +476,7 @@ class Claimer:
             rows = min(self._budget(), shares[name], ROWS_MAX) if self._byte_room()(name) else 0
             rows = min(rows, rows if free is None else free, self._thread_shares({}).get(name, rows))
             if rows <= 0 or not self._session.holds():
+                await self._groups.hint(name)
                 continue
             self._groups_plan = plan = ClaimPlan((name,), (rows,), rows)
             try:

@@ -16,13 +16,14 @@ million jobs needs a claim for a thousand of them, not for each.
 
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import attrgetter
 
 from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
-from tickwright.capabilities.jobs.worker.places import Place
+from tickwright.capabilities.jobs.worker.places import DEPTH_MAX, Place, PlaceQueues
 from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic, record_database_time
@@ -38,9 +39,8 @@ def _claim_sql(candidates: str, following: str) -> str:
 
 
 _CLAIM = {False: _claim_sql("first_due", "next_due"), True: _claim_sql("first_in_order", "next_in_order")}
-ROWS_MAX = 2000
-"""Jobs of one claim: claims of other workers wait for it."""
-DEPTH_MAX = 1024
+ROWS_MAX = 1000
+"""Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
 """A place gets as many jobs as end in this time."""
 SWEEP_S = 1.0
@@ -53,9 +53,16 @@ _FENCED_COLUMNS = len(ClaimedRow.__struct_fields__)
 
 @dataclass(frozen=True)
 class ClaimedGroups(ClaimedJobs):
-    """The result of a claim of groups; ``places`` by id, of jobs whose group has a limit."""
+    """The result of a claim of groups.
+
+    Attributes:
+        places: By id, of jobs whose group has a limit.
+        unfinished: Groups with more jobs that are due than the claim took.
+        has_more: More jobs may start at once.
+    """
 
     places: dict[int, Place] = field(default_factory=dict)
+    unfinished: AbstractSet[str] = frozenset()
     has_more: bool = False
     is_ordered: bool = False
 
@@ -76,7 +83,14 @@ class GroupClaims:
         self._sweep_at_s = 0.0
 
     async def claim(
-        self, request: ClaimRequest, connection: Connection, *, kind: TaskType, depth: int = 1, is_paced: bool = True
+        self,
+        request: ClaimRequest,
+        connection: Connection,
+        *,
+        kind: TaskType,
+        depth: int = 1,
+        is_paced: bool = True,
+        freed: AbstractSet[Place] = frozenset(),
     ) -> ClaimedGroups:
         """Claim due jobs in the caller's transaction.
 
@@ -86,13 +100,15 @@ class GroupClaims:
             kind: That type, as the caller last read it.
             depth: How many jobs a place may get.
             is_paced: Whether rates of groups hold.
+            freed: Places of the caller that have ended, or have room for more jobs.
         """
         is_ordered = kind.group_order is not None
         await connection.fetchval(_PIECES["lock"], self._name)
         began = monotonic()
         frontier = None if began >= self._sweep_at_s or self._frontier_s is None else self._frontier_s
         since = None if frontier is None else datetime.fromtimestamp(frontier, UTC)
-        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, since)
+        groups = list({place.group for place in freed})
+        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, since, groups)
         rows_max = min(ROWS_MAX, request.plan.rows_max[0])
         records = await connection.fetch(
             _CLAIM[is_ordered],
@@ -106,6 +122,7 @@ class GroupClaims:
             is_ordered,
             since,
             is_paced,
+            [f"{place.group}\n{place.number}" for place in freed] if kind.group_order is None else [],
         )
         summary = records.pop()
         record_database_time(now_s := summary["execute_s"])
@@ -126,6 +143,7 @@ class GroupClaims:
                 for record in records
                 if record["place"] is not None
             },
+            unfinished=frozenset(record["group_key"] for record in records if record["more"]),
             has_more=has_more,
             is_ordered=is_ordered,
         )
@@ -134,8 +152,8 @@ class GroupClaims:
 class WorkerGroups:
     """The claims of groups of one worker."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, places: PlaceQueues) -> None:
+        self._pool, self._places = pool, places
         self._claims: dict[str, GroupClaims] = {}
         self._next_s: dict[str, float] = {}
         self._turn = 0
@@ -164,16 +182,25 @@ class WorkerGroups:
         kind = state.task_type
         claims = self._claims.setdefault(kind.name, GroupClaims(kind.name))
         depth = depth_of(state.ended.mean_s)
+        freed = self._places.take_freed(kind.name)
 
         async def claim(request: ClaimRequest, connection: Connection) -> ClaimedGroups:
-            return await claims.claim(request, connection, kind=kind, depth=depth)
+            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed)
 
-        async with self._pool.acquire() as connection, connection.transaction():
-            if kind.rate_per_s is None:
-                claimed: ClaimedGroups | None = await claim(request, connection)
-                wait_s = 0.0
-            else:
-                claimed, _, wait_s = await claim_at_rate(claim, connection, kind, request)
+        claimed: ClaimedGroups | None = None
+        wait_s = 0.0
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                if kind.rate_per_s is None:
+                    claimed = await claim(request, connection)
+                else:
+                    claimed, _, wait_s = await claim_at_rate(claim, connection, kind, request)
+        except BaseException:
+            claimed = None
+            raise
+        finally:
+            if claimed is None:
+                self._places.freed.update(freed)
         if claimed is None:
             state.groups_again_s = self._next_s[kind.name] = monotonic() + wait_s
             return None
@@ -182,6 +209,15 @@ class WorkerGroups:
         due_in_s = math.inf if claimed.next_due_s is None else claimed.next_due_s - claimed.now_s
         self._next_s[kind.name] = now + max(AGAIN_S, due_in_s - request.horizon.total_seconds())
         return claimed
+
+    async def hint(self, name: str) -> None:
+        """Let other workers look at the groups of freed places of a type, for which this one claims nothing."""
+        if freed := self._places.take_freed(name):
+            try:
+                await self._pool.execute(_PIECES["hint"], name, list({place.group for place in freed}))
+            except BaseException:
+                self._places.freed |= freed
+                raise
 
 
 def depth_of(mean_s: float | None) -> int:

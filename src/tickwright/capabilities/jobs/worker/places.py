@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from tickwright.capabilities.jobs.model import Job
 
+DEPTH_MAX = 1024
+"""Jobs of one place that one claim takes at the most."""
+
 
 class Place(NamedTuple):
     """A place of a group: its jobs run one after another."""
@@ -30,6 +33,8 @@ class _Queue:
     place: Place
     current: Job
     waiting: deque[Job]
+    low: int = -1
+    """With so many jobs left, more are claimed."""
 
 
 class PlaceQueues:
@@ -39,7 +44,8 @@ class PlaceQueues:
         known: Those whose attempts have not ended.
         put: Takes a job whose turn it is.
         release: Releases a job that must not run now, because one before it in its ordered group has not completed.
-        ended: Called when all jobs of a place have ended.
+        freed: Places that have ended, and whose results are written, or that have room; for the next claim.
+        freed_some: Called when there is one.
     """
 
     def __init__(self) -> None:
@@ -47,7 +53,10 @@ class PlaceQueues:
         self._queues: dict[Place, _Queue] = {}
         self.put: Callable[[Sequence[Job]], None] = lambda _: None
         self.release: Callable[[Job], None] = lambda _: None
-        self.ended: Callable[[], None] = lambda: None
+        self.freed: set[Place] = set()
+        self.freed_some: Callable[[], None] = lambda: None
+        self.ended: set[Place] = set()
+        """Places that have ended; some results may be unwritten."""
 
     def __len__(self) -> int:
         return len(self.known) - len(self._queues)
@@ -56,8 +65,11 @@ class PlaceQueues:
         """Iterate over those that wait for others."""
         return chain.from_iterable(queue.waiting for queue in self._queues.values())
 
-    def enter(self, jobs: Iterable[Job], places: Mapping[int, Place]) -> list[Job]:
-        """Take claimed jobs, in the order in which they run; return those that may start."""
+    def enter(self, jobs: Iterable[Job], places: Mapping[int, Place], unfinished: AbstractSet[str]) -> list[Job]:
+        """Take claimed jobs, in the order in which they run; return those that may start.
+
+        The places of ``unfinished`` groups count as freed when half of their jobs have ended.
+        """
         able = []
         for job in jobs:
             if (place := places.get(job.id)) is None:
@@ -70,6 +82,7 @@ class PlaceQueues:
             else:
                 queue.waiting.append(job)
             self.known[job] = queue
+            queue.low = len(queue.waiting) // 2 if place.group in unfinished else -1
         return able
 
     def leave(self, job: Job, outcome: str) -> None:
@@ -82,12 +95,32 @@ class PlaceQueues:
         if queue.waiting and not _stops(job.type_state.task_type.group_order, outcome):
             queue.current = queue.waiting.popleft()
             self.put([queue.current])
+            if len(queue.waiting) == queue.low:
+                self.freed.add(queue.place)
+                self.freed_some()
             return
         del self._queues[queue.place]
+        self.freed.discard(queue.place)
+        self.ended.add(queue.place)
         for other in queue.waiting:
             del self.known[other]
             self.release(other)
-        self.ended()
+
+    def take_ended(self) -> set[Place]:
+        """Take the places that have ended; free them (:meth:`free`) once the results until now are written."""
+        ended, self.ended = self.ended, set()
+        return ended
+
+    def free(self, places: Iterable[Place]) -> None:
+        """Let the next claim use places that have ended."""
+        self.freed.update(place for place in places if place not in self._queues)
+        self.freed_some()
+
+    def take_freed(self, task_type: str) -> set[Place]:
+        """Take the freed places of a type, for a claim."""
+        freed = {place for place in self.freed if place.task_type == task_type}
+        self.freed -= freed
+        return freed
 
     def remove(self, jobs: AbstractSet[Job]) -> None:
         """Forget those of these jobs that wait for others; the caller ends them."""

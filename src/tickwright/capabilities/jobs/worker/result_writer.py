@@ -43,7 +43,7 @@ from tickwright.capabilities.jobs.model import (
     TaskType,
 )
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
-from tickwright.capabilities.jobs.worker.places import PlaceQueues
+from tickwright.capabilities.jobs.worker.places import Place, PlaceQueues
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
 from tickwright.domain.strict_json import to_json_value
@@ -163,9 +163,8 @@ class OutcomeRecorder:
         self._freed = freed
         self.noted: Callable[[Job, str], None] | None = None
         """Called with each outcome by a drain."""
-        self.places = PlaceQueues()
+        self.places = writer.places
         self.places.release = partial(self.record_unstarted, reason="waits")
-        self.places.ended = writer.note_place_free
         self._in_places = self.places.known
 
     def record_completed(self, job: Job) -> None:
@@ -310,7 +309,9 @@ class ResultWriter:
         self._locked_timer: asyncio.TimerHandle | None = None
         self._value_timer: asyncio.TimerHandle | None = None
         self._passes_locked_until_s = 0.0
-        self._place_free = False
+        self.places = PlaceQueues()
+        self.places.freed_some = released
+        self._ended_places: set[Place] = set()
         self._woken = asyncio.Event()
         self._stopping = False
         self._runs = False
@@ -324,10 +325,6 @@ class ResultWriter:
         self._awake = True
         self._idle.clear()
         self._woken.set()
-
-    def note_place_free(self) -> None:
-        """Call ``released`` after the next write: a claim may find jobs for the place."""
-        self._place_free = True
 
     def add_completed(self, job_id: int, *, keep: bool) -> None:
         """Queue the common case: completed, without a result."""
@@ -422,21 +419,27 @@ class ResultWriter:
 
     def _start_writes(self) -> None:
         token = self._session.token
-        frees_place, self._place_free = self._place_free, False
         for kind, batch in self._take():
             task = asyncio.create_task(self._write(kind, token, batch))
             self._writing[task] = kind, batch
             task.add_done_callback(self._write_ended)
-            if frees_place:
-                task.add_done_callback(lambda _: self._released())
 
     def _write_ended(self, task: asyncio.Task[None]) -> None:
         self._writing.pop(task, None)
         self._check_idle()
+        self._free_places()
         if not task.cancelled() and (error := task.exception()):
             _log.error("jobs.result_lost", error=repr(error))
 
+    def _free_places(self) -> None:
+        """Free the places that had ended when all results of their jobs are written."""
+        if self._ended_places and not self._writing:
+            self.places.free(self._ended_places)
+            self._ended_places = set()
+
     def _take(self) -> list[tuple[str, _Batch]]:
+        if self.places.ended:
+            self._ended_places |= self.places.take_ended()
         taken = []
         if self.kept:
             taken.append(("complete", _Batch(self.kept[:BATCH_MAX])))

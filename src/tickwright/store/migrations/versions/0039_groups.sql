@@ -53,7 +53,7 @@ CREATE TABLE tickwright.job_group_hints (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX job_group_hints_ready ON tickwright.job_group_hints (task_type, ready_at);
 COMMENT ON TABLE tickwright.job_group_hints IS
-  'Groups in which something changed: a job came, returned or ended. Only appended to, so that no transaction waits for another; claims delete what they have read.';
+  'Groups in which something changed: a job came, returned, or ended outside of its worker. Only appended to, so that no transaction waits for another; claims delete what they have read.';
 COMMENT ON COLUMN tickwright.job_group_hints.due_at IS 'When the job that came or returned is due; NULL for other changes.';
 
 
@@ -123,7 +123,7 @@ BEGIN
   IF OLD.awaited THEN
     PERFORM pg_notify('tickwright_results', OLD.id::text);
   END IF;
-  IF OLD.group_key IS NOT NULL THEN
+  IF OLD.group_key IS NOT NULL AND OLD.owner IS NULL THEN       -- the end of a job that a session holds is noted by that session
     INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at) VALUES (OLD.task_type, OLD.group_key, clock_timestamp());
   END IF;
   IF OLD.idempotency_key IS NULL THEN
@@ -144,7 +144,7 @@ COMMENT ON FUNCTION tickwright.end_job IS
   'A job leaves the live table: notify those who wait for it, let claims look at its group, and start the age of its key (0026). In the transaction that ends the job, at the end of the statement.';
 
 CREATE OR REPLACE TRIGGER scheduled_tasks_deleted AFTER DELETE ON tickwright.scheduled_tasks FOR EACH ROW
-  WHEN (OLD.idempotency_key IS NOT NULL OR OLD.awaited OR OLD.group_key IS NOT NULL) EXECUTE FUNCTION tickwright.end_job();
+  WHEN (OLD.idempotency_key IS NOT NULL OR OLD.awaited OR OLD.group_key IS NOT NULL AND OLD.owner IS NULL) EXECUTE FUNCTION tickwright.end_job();
 
 CREATE FUNCTION tickwright.leave_dead_letters() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
