@@ -199,6 +199,11 @@ class JobTypeOptions(TypedDict, total=False):
         keep_history: Whether completed jobs stay readable for the retention time; true by default.
         queue: Workers reserve slots for queues, and operators pause them; ``default`` by default.
         needs: What a worker must have to run it, such as ``["gpu"]``, up to 10 names.
+        group_limit: Jobs of one group that run at once in all workers together, 1 to 1,000; no limit by default.
+        group_rate: Starts of jobs of one group, such as ``"10/m"``.
+        group_order: The jobs of a group run one after another, in the order of their ids. Behind one that failed for
+            good, the group stops (``"stop"``) or goes on (``"skip"``); with ``"continue"``, it does not even wait for
+            the retries of a failed attempt.
         cron: Also makes it periodic, by a schedule of the same name; with the next five, see
             :meth:`Declarations.periodic`.
         every: The same, in steps.
@@ -216,6 +221,9 @@ class JobTypeOptions(TypedDict, total=False):
     keep_history: bool
     queue: str | None
     needs: Sequence[str] | None
+    group_limit: int | None
+    group_rate: str | None
+    group_order: Literal["stop", "skip", "continue"] | None
     cron: str | None
     every: Duration | None
     timezone: str | None

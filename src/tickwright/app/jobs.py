@@ -154,6 +154,7 @@ class Options(msgspec.Struct, frozen=True):
     expires_at: datetime | None = None
     tags: tuple[str, ...] = ()
     metadata: str | None = None
+    group: str | None = None
     connection: Any = None
 
 
@@ -193,6 +194,7 @@ class JobOptions(Generic[P, R]):
         expires_at: datetime | None = None,
         tags: Iterable[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
         connection: Any = None,
     ) -> "JobOptions[P, R]":
         """Return the job with options for its calls; options that are left out stay as they are.
@@ -207,6 +209,7 @@ class JobOptions(Generic[P, R]):
             expires_at: If it has not started by then, it is cancelled.
             tags: At most 20 labels of 1 to 100 characters, to find it by.
             metadata: JSON values by name, at most 16,384 bytes, to find it by.
+            group: A customer, tenant or device, 1 to 255 bytes, for which the task type has limits. Groups take turns.
             connection: Yours, in a transaction: the job exists if and only if it commits.
 
         Raises:
@@ -218,7 +221,8 @@ class JobOptions(Generic[P, R]):
             "at": at, "delay": as_duration("delay", delay), "key": key, "priority": priority,
             "max_attempts": max_attempts, "timeout": as_duration("timeout", timeout), "expires_at": expires_at,
             "tags": None if tags is None else as_tags(tags),
-            "metadata": None if metadata is None else metadata_json(metadata), "connection": connection,
+            "metadata": None if metadata is None else metadata_json(metadata), "group": group,
+            "connection": connection,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}
         if at is not None or delay is not None:
@@ -248,6 +252,7 @@ class JobOptions(Generic[P, R]):
             given.delay,
             tags=given.tags,
             metadata=given.metadata,
+            group=given.group,
             returns=arguments.returns,
         )
         check_new_job(call)

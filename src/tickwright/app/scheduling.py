@@ -52,9 +52,10 @@ class JobCalls:
         expires_at: datetime | None = None,
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
     ) -> NewJob:
         """Return a checked job for :meth:`schedule_many`; the arguments are those of :meth:`schedule`."""
-        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata)
+        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata, group)
         return check_new_job(job) if key is None else with_digest(check_new_job(job))
 
     async def schedule(
@@ -71,6 +72,7 @@ class JobCalls:
         expires_at: datetime | None = None,
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
         connection: Any = None,
     ) -> JobHandle[Any]:
         """Schedule one job and return its handle. On return the job is committed, or part of your transaction.
@@ -89,6 +91,7 @@ class JobCalls:
             expires_at: If it has not started by then, it is cancelled.
             tags: At most 20 labels of 1 to 100 characters, to find it by.
             metadata: JSON values by name, at most 16,384 bytes, to find it by.
+            group: A customer, tenant or device, 1 to 255 bytes, for which the task type has limits. Groups take turns.
             connection: Yours, in a transaction: asyncpg, psycopg, SQLAlchemy (asynchronous ones). The job exists if and
                 only if your transaction commits.
 
@@ -99,7 +102,7 @@ class JobCalls:
                 (retry).
             Unavailable: ``app_not_open``, outside ``async with app``.
         """
-        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata)
+        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata, group)
         if key is not None or max_attempts is not None:  # the enqueuer checks all other arguments
             job = check_new_job(job) if key is None else with_digest(check_new_job(job))
         return await self.schedule_call(job, connection=connection)
@@ -146,6 +149,7 @@ class JobCalls:
         expires_at: datetime | None = None,
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
     ) -> JobHandle[Any]:
         """Do what :meth:`schedule` does in a synchronous program.
 
@@ -155,7 +159,7 @@ class JobCalls:
         """
         job = self.new_job(
             name, payload, at=at, delay=delay, key=key, priority=priority, max_attempts=max_attempts, timeout=timeout,
-            expires_at=expires_at, tags=tags, metadata=metadata,
+            expires_at=expires_at, tags=tags, metadata=metadata, group=group,
         )  # fmt: skip
         return self.schedule_call_sync(job, connection=connection)
 
@@ -281,6 +285,7 @@ def _job(  # noqa: PLR0917  the fast path of every call
     expires_at: datetime | None,
     tags: Iterable[str],
     metadata: Mapping[str, Any] | None,
+    group: str | None,
 ) -> NewJob:
     if at is not None and delay is not None:
         raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
@@ -298,4 +303,5 @@ def _job(  # noqa: PLR0917  the fast path of every call
         None,
         as_tags(tags) if tags else (),
         None if metadata is None else metadata_json(metadata),
+        group,
     )

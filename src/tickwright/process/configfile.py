@@ -11,6 +11,9 @@
     concurrency = 20
     rate = "50/s"
     keep_history = true
+    group_limit = 1
+    group_rate = "10/m"
+    group_order = "stop"
 
     [partners.acme]
     rate = "50/s"

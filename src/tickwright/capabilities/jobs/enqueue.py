@@ -57,7 +57,7 @@ NO_DELAY = timedelta()
 COPY_COLUMNS = (
     "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
 )  # fmt: skip
-DETAIL_COLUMNS = ("tags", "metadata")
+DETAIL_COLUMNS = ("tags", "metadata", "group_key")
 """The further columns of a COPY from the first job on that has one of them."""
 _NO_DETAILS = (None,) * len(DETAIL_COLUMNS)
 MANY_JOBS = "jobs"
@@ -383,7 +383,9 @@ def _mark_repeated_keys(pairs: Sequence[_Pair], answers: list[Any], keyed: Mappi
 
 def _variant(name: str, pairs: Sequence[_Pair]) -> tuple[str, list[list[str | None]]]:
     """Return the statement for a batch, and its further arguments: jobs without details are inserted without any."""
-    if not any(job.tags or job.metadata is not None for job, _ in pairs):  # is_detailed, without its calls
+    if not any(
+        job.tags or job.metadata is not None or job.group is not None for job, _ in pairs
+    ):  # is_detailed, without its calls
         return name, []
     return f"{name}_detailed", [[job.details for job, _ in pairs]]
 
@@ -439,7 +441,7 @@ class _CopyRows:
                 raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
             attempts = self._attempts_of(job.task_type)
             execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
-            more = (job.tags or None, job.metadata) if job.tags or job.metadata is not None else None
+            more = (job.tags or None, job.metadata, job.group) if job.is_detailed else None
             if attempts is None or execute_at is None or (more and not self._is_detailed):
                 return
             timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)

@@ -28,6 +28,8 @@ class TaskType:
     """One row of ``tickwright.task_types``: where jobs of this type go, and under which limits.
 
     ``needs`` is what its workers must have. ``queue_paused``: its queue is paused, for all of the queue's types.
+    ``group_order``: what follows a failed job of an ordered group, ``stop``, ``skip`` or ``continue``; ``None`` for
+    groups without an order. ``has_groups``: there are jobs with a group, or settings for them.
     """
 
     name: str
@@ -41,6 +43,10 @@ class TaskType:
     keep_history: bool = True
     queue: str = QUEUE
     needs: frozenset[str] = frozenset()
+    group_limit: int | None = None
+    group_rate_per_s: float | None = None
+    group_order: str | None = None
+    has_groups: bool = False
     paused: bool = False
     gone: bool = False
     queue_paused: bool = False
@@ -128,7 +134,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
         execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
         due_s: When this attempt is due.
         expires_s: From this instant on it must not start.
-        details: Its tags and metadata as JSON; ``None`` where it has neither.
+        details: Its tags, metadata and group as JSON; ``None`` where it has none of them.
     """
 
     id: int
@@ -206,6 +212,11 @@ class Job:
     def metadata(self) -> dict[str, Any]:
         """The job's metadata, decoded; empty without any."""
         return self._details().get("metadata") or {}
+
+    @property
+    def group(self) -> str | None:
+        """The job's group; ``None`` without one."""
+        return self._details().get("group")
 
     def _details(self) -> dict[str, Any]:
         return {} if self.row.details is None else msgspec.json.decode(self.row.details)

@@ -35,6 +35,8 @@ WRITTEN_BYTES_MAX = 1_048_576
 DIGITS_MAX = 309
 EXPONENTS_FROM = WRITTEN_BYTES_MAX // DIGITS_MAX * len("1e300,")
 KEY_LENGTH_MAX = 255
+GROUP_BYTES_MAX = 255
+GROUP_LIMIT_MAX = 1000
 TAGS_MAX = 20
 TAG_CHARS_MAX = 100
 METADATA_BYTES_MAX = 16_384
@@ -65,6 +67,7 @@ class NewJob(msgspec.Struct, frozen=True):
         traceparent: The trace that it belongs to; the :class:`Enqueuer` sets it from its caller's trace.
         tags: Labels to find it by, different ones; empty without any.
         metadata: The JSON text of an object, to find it by; ``None`` without one.
+        group: Its group, such as a customer, for which its type has limits; ``None`` without one.
     """
 
     task_type: str
@@ -80,11 +83,12 @@ class NewJob(msgspec.Struct, frozen=True):
     traceparent: str | None = None
     tags: tuple[str, ...] = ()
     metadata: str | None = None
+    group: str | None = None
 
     @property
     def is_detailed(self) -> bool:
         """Whether it has anything that most jobs have not, and that only other statements insert."""
-        return self.metadata is not None or bool(self.tags)
+        return self.metadata is not None or bool(self.tags) or self.group is not None
 
     @property
     def details(self) -> str | None:
@@ -94,6 +98,8 @@ class NewJob(msgspec.Struct, frozen=True):
         given: dict[str, Any] = {"tags": self.tags} if self.tags else {}
         if self.metadata is not None:
             given["metadata"] = msgspec.Raw(self.metadata.encode())
+        if self.group is not None:
+            given["group"] = self.group
         return msgspec.json.encode(given).decode()
 
 
@@ -126,7 +132,16 @@ def check_new_job(job: J) -> J:
         check_tags(job.tags)
     if job.metadata is not None:
         check_metadata(job.metadata)
+    if job.group is not None:
+        check_group(job.group)
     return job
+
+
+def check_group(group: str) -> None:
+    """Refuse a group that no job may have. Raises ``Rejected`` (``invalid_group``): permanent."""
+    if not (group and storable(group) == group and len(group.encode()) <= GROUP_BYTES_MAX):
+        text = f"group: 1 to {GROUP_BYTES_MAX} bytes, without NUL and halves of surrogate pairs"
+        raise Rejected("invalid_group", text, field="group")
 
 
 def check_tags(tags: Sequence[str]) -> None:
@@ -183,6 +198,17 @@ Tags = Annotated[
 Metadata = Annotated[
     dict[str, Any], Meta(description=f"A JSON object, at most {METADATA_BYTES_MAX} bytes", examples=[{"tenant": "a"}])
 ]
+Group = Annotated[
+    str,
+    Meta(
+        description=f"The group of the job, such as a customer, at most {GROUP_BYTES_MAX} bytes",
+        min_length=1,
+        max_length=GROUP_BYTES_MAX,
+        examples=["customer-7"],
+    ),
+]
+GroupLimit = Annotated[int, Meta(ge=1, le=GROUP_LIMIT_MAX)]
+GroupOrder = Literal["stop", "skip", "continue"]
 FilterTags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=TAG_CHARS_MAX)]], Meta(max_length=TAGS_MAX)]
 FilterMetadata = Annotated[
     list[Annotated[str, Meta(max_length=METADATA_TEXT_MAX, examples=["tenant=a"])]],
@@ -212,6 +238,7 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     expires_at: InstantText | None = None
     tags: Tags = []
     metadata: Metadata | None = None
+    group: Group | None = None
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -228,6 +255,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     expires_at: str | None = None
     tags: tuple[str, ...] = ()
     metadata: msgspec.Raw = msgspec.Raw(b"null")
+    group: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_Wire)
@@ -284,6 +312,7 @@ def read_job(
             delay=_delay(wire),
             tags=wire.tags,
             metadata=object_text(wire.metadata),
+            group=wire.group,
         )
     )
     if now is not None:
@@ -305,6 +334,7 @@ def with_digest(job: J) -> J:
     digest = digest_of(
         job.task_type, _canonical(job.payload), job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout,
         job.expires_at, *([_canonical(job.metadata or "null"), *sorted(job.tags)] if job.is_detailed else ()),
+        *([["group", job.group]] if job.group is not None else ()),
     )  # fmt: skip
     return msgspec.structs.replace(job, digest=digest)
 
@@ -469,6 +499,9 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     keep_history: bool = True
     queue: QueueName = QUEUE
     needs: Needs = []
+    group_limit: GroupLimit | None = None
+    group_rate_per_s: RatePerS | None = None
+    group_order: GroupOrder | None = None
 
 
 class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -490,6 +523,9 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     keep_history: bool | UnsetType = UNSET
     queue: QueueName | UnsetType = UNSET
     needs: Needs | UnsetType = UNSET
+    group_limit: GroupLimit | UnsetType | None = UNSET
+    group_rate_per_s: RatePerS | UnsetType | None = UNSET
+    group_order: GroupOrder | UnsetType | None = UNSET
 
     def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:
         """Return the complete type: ``present`` with the changes applied."""

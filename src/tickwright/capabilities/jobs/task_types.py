@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
@@ -11,7 +11,14 @@ from msgspec import UNSET
 from tickwright.capabilities.jobs.admin.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.pools import NAME_RULE, check_needs, check_queue
-from tickwright.capabilities.jobs.requests import TIMEOUT_MAX, TYPE_NAME, TaskTypeChange, TaskTypeRequest
+from tickwright.capabilities.jobs.requests import (
+    GROUP_LIMIT_MAX,
+    TIMEOUT_MAX,
+    TYPE_NAME,
+    GroupOrder,
+    TaskTypeChange,
+    TaskTypeRequest,
+)
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, read_fields, whole
 from tickwright.domain.retries import RetryPolicy
@@ -26,6 +33,7 @@ from tickwright.store.queries import load
 
 RETRY_BASE_MAX = timedelta(days=1)
 RETRY_CAP_MAX = timedelta(days=7)
+GROUP_ORDERS = ("stop", "skip", "continue")
 
 
 def read_task_type(name: str, table: Any, problems: list[str], *, where: str) -> TaskType:
@@ -40,7 +48,12 @@ def read_task_type(name: str, table: Any, problems: list[str], *, where: str) ->
     values = read_fields(table, _READERS, problems, where=where)
     if "rate" in values:
         values["rate_per_s"] = values.pop("rate")
-    return TaskType(name, values.pop("target", ""), **values)
+    if "group_rate" in values:
+        values["group_rate_per_s"] = values.pop("group_rate")
+    kind = TaskType(name, values.pop("target", ""), **values)
+    if (problem := _group_problem(kind.group_limit, kind.group_order)) is not None:
+        problems.append(f"{where}.{problem}")
+    return kind
 
 
 def read_duration(value: Any) -> timedelta:
@@ -112,6 +125,18 @@ def _read_statuses(value: Any) -> frozenset[int]:
     return frozenset(value)
 
 
+def _read_order(value: Any) -> str:
+    if value not in GROUP_ORDERS:
+        raise bad('write "stop", "skip" or "continue": what follows a failed job of a group')
+    return str(value)
+
+
+def _group_problem(limit: int | None, order: str | None) -> str | None:
+    if order is not None and limit is not None and limit > 1:
+        return "group_limit: 1 or none where group_order is set, because its jobs run one after another"
+    return None
+
+
 _READERS: Mapping[str, Reader] = {
     "target": _read_target,
     "timeout": _read_timeout,
@@ -123,6 +148,9 @@ _READERS: Mapping[str, Reader] = {
     "keep_history": flag,
     "queue": check_queue,
     "needs": check_needs,
+    "group_limit": whole(1, GROUP_LIMIT_MAX),
+    "group_rate": _read_rate,
+    "group_order": _read_order,
 }
 
 
@@ -137,7 +165,9 @@ def as_declared(kind: TaskType | None) -> TaskType | None:
         return None
     factor = round(kind.retry.factor, 4)  # the table stores a float of four bytes
     retry = replace(kind.retry, factor=factor)
-    return replace(kind, retry=retry, paused=False, gone=False, queue_paused=False, secrets=(), version=1)
+    return replace(
+        kind, retry=retry, has_groups=False, paused=False, gone=False, queue_paused=False, secrets=(), version=1
+    )
 
 
 def request_of(kind: TaskType) -> TaskTypeRequest:
@@ -155,6 +185,9 @@ def request_of(kind: TaskType) -> TaskTypeRequest:
         keep_history=kind.keep_history,
         queue=kind.queue,
         needs=sorted(kind.needs),
+        group_limit=kind.group_limit,
+        group_rate_per_s=kind.group_rate_per_s,
+        group_order=cast(GroupOrder | None, kind.group_order),
     )
 
 
@@ -181,6 +214,10 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
         keep_history=row["keep_history"],
         queue=row["queue"],
         needs=frozenset(row["needs"]),
+        group_limit=row["group_limit"],
+        group_rate_per_s=row["group_rate_per_s"],
+        group_order=row["group_order"],
+        has_groups=row["has_groups"],
         paused=row["paused_at"] is not None,
         gone=row["gone_at"] is not None,
         queue_paused=row["queue_paused_at"] is not None,
@@ -194,7 +231,7 @@ async def register_handler(connection: Connection, kind: TaskType) -> None:
     await connection.execute(
         _SQL["register_handler"], kind.name, kind.target, _whole_ms(kind.timeout), kind.max_attempts,
         _whole_ms(kind.retry.base), kind.retry.factor, _whole_ms(kind.retry.cap), kind.concurrency, kind.rate_per_s,
-        kind.keep_history, kind.queue, sorted(kind.needs),
+        kind.keep_history, kind.queue, sorted(kind.needs), kind.group_limit, kind.group_rate_per_s, kind.group_order,
     )  # fmt: skip
 
 
@@ -304,6 +341,8 @@ def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
     if base_ms > cap_ms:
         message = f"retry_base: {settings.retry_base} is above retry_cap, {settings.retry_cap}"
         raise Rejected("invalid_retry", message, field="retry_base")
+    if (problem := _group_problem(settings.group_limit, settings.group_order)) is not None:
+        raise Rejected("invalid_group_limit", problem, field="group_limit")
     timeout_ms = _ms(settings.timeout, "timeout", timedelta(milliseconds=1), TIMEOUT_MAX)
     return (
         name,
@@ -319,6 +358,9 @@ def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
         settings.keep_history,
         check_queue(settings.queue),
         sorted(check_needs(settings.needs)),
+        settings.group_limit,
+        settings.group_rate_per_s,
+        settings.group_order,
     )
 
 

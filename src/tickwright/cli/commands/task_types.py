@@ -17,7 +17,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
 path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
-    "rate_per_s", "keep_history", "queue", "needs",
+    "rate_per_s", "keep_history", "queue", "needs", "group_limit", "group_rate_per_s",
+    "group_order",
 )  # fmt: skip
 
 
@@ -62,6 +63,15 @@ def put(
         list[str] | None,
         typer.Option(metavar="NAME", help='What its workers must have, such as gpu. Repeatable; "" for nothing.'),
     ] = None,
+    group_limit: Annotated[
+        int | None, typer.Option(help="Most attempts of one group at a time, in all workers; no limit by default.")
+    ] = None,
+    group_rate: Annotated[
+        str | None, typer.Option(help='Most starts of one group, such as "10/m"; no limit by default.')
+    ] = None,
+    group_order: Annotated[
+        str | None, typer.Option(help="Jobs of a group run one after another; a failed one: stop, skip or continue.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""
@@ -76,6 +86,9 @@ def put(
         keep_history=keep_history,
         queue=queue,
         needs=None if needs is None else [need for need in needs if need],
+        group_limit=group_limit,
+        group_rate=group_rate,
+        group_order=group_order,
     )
     changes = changes_of(name, target, settings, retry)
     stored = with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="target"))
@@ -91,7 +104,7 @@ def changes_of(name: str, target: str | None, settings: dict[str, Any], retry: d
     if problems:
         raise Rejected("wrong_argument", "\n".join(problems), problems=problems)
     whole = msgspec.structs.asdict(request_of(kind))
-    wanted = {key if key != "rate" else "rate_per_s" for key in settings if key != "retry"}
+    wanted = {f"{key}_per_s" if key in {"rate", "group_rate"} else key for key in settings if key != "retry"}
     wanted |= {f"retry_{part}" for part in given(**retry)}
     changes = {key: whole[key] for key in wanted}
     return changes if target is None else {**changes, "target": target}

@@ -159,6 +159,9 @@ class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
     keep_history: bool
     queue: str
     needs: list[str]
+    group_limit: int | None
+    group_rate_per_s: float | None
+    group_order: str | None
     paused_at: datetime | None
     gone_at: datetime | None
     queue_paused_at: datetime | None

@@ -390,7 +390,7 @@ class RemoteClaimer(LoopService):
         if kind.rate_per_s is None:
             claimed = await self._store.claim(request, connection)
         else:
-            rated = await claim_at_rate(self._store, connection, kind, request)
+            rated = await claim_at_rate(self._store.claim, connection, kind, request)
             if rated.claimed is None:
                 found.note_next(rated.wait_s)
                 return None

@@ -80,7 +80,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, (SELECT cardinality(due.at) - cardinality(p
             SELECT coalesce(t.retry_at, t.execute_at) AS due
               FROM ONLY tickwright.scheduled_tasks t
              WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
-               AND coalesce(t.retry_at, t.execute_at) > now() + $7::interval
+               AND coalesce(t.retry_at, t.execute_at) > now() + $7::interval AND coalesce(t.retry_at, t.execute_at) < 'infinity'
              ORDER BY coalesce(t.retry_at, t.execute_at)
              LIMIT 1) AS next),
        date_part('epoch', now()), NULL, NULL;

@@ -1,10 +1,10 @@
 -- name: given_columns
 -- The columns that a job has only where its request says so: in statements for batches with such a job.
-tags, metadata;
+tags, metadata, group_key;
 
 -- name: given_values
 -- Their values, from the JSON of one job's details.
-tickwright.tags_of(CAST(u.details AS jsonb)), CAST(u.details AS jsonb) -> 'metadata';
+tickwright.tags_of(CAST(u.details AS jsonb)), CAST(u.details AS jsonb) -> 'metadata', CAST(u.details AS jsonb) ->> 'group';
 
 -- name: insert_plain
 -- Schedule jobs without keys; the ids are in the order of the arguments. JSON is passed as text, because a codec on the caller's connection

@@ -13,14 +13,15 @@ SELECT name FROM tickwright.task_types WHERE name = $1 FOR UPDATE;
 -- Create or replace a type; a new target clears gone_at. Index: task_types_pkey.
 INSERT INTO tickwright.task_types AS t
        (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, final_statuses, concurrency,
-        rate_per_s, keep_history, queue, needs)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11, $12, $13::text[])
+        rate_per_s, keep_history, queue, needs, group_limit, group_rate_per_s, group_order)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11, $12, $13::text[], $14, $15, $16)
 ON CONFLICT (name) DO UPDATE
    SET target = excluded.target, timeout_ms = excluded.timeout_ms, max_attempts = excluded.max_attempts,
        retry_base_ms = excluded.retry_base_ms, retry_factor = excluded.retry_factor,
        retry_cap_ms = excluded.retry_cap_ms, final_statuses = excluded.final_statuses,
        concurrency = excluded.concurrency, rate_per_s = excluded.rate_per_s, keep_history = excluded.keep_history,
        queue = excluded.queue, needs = excluded.needs,
+       group_limit = excluded.group_limit, group_rate_per_s = excluded.group_rate_per_s, group_order = excluded.group_order,
        gone_at = CASE WHEN t.target = excluded.target THEN t.gone_at END,
        version = t.version + 1, updated_at = clock_timestamp();
 
@@ -58,8 +59,12 @@ DELETE FROM tickwright.task_type_secrets WHERE task_type = $1 AND retires_at <= 
 INSERT INTO tickwright.task_type_secrets (task_type, secret) VALUES ($1, $2);
 
 -- name: list_types
--- All task types with their secrets in use, newest first, and the pauses of their queues. Small: a row per type.
-SELECT t.*, coalesce(s.secrets, '{}') AS secrets, q.paused_at AS queue_paused_at
+-- All task types with their secrets in use, newest first, the pauses of their queues, and whether there are jobs with a group, or settings for them.
+-- Small: a row per type.
+SELECT t.*, coalesce(s.secrets, '{}') AS secrets, q.paused_at AS queue_paused_at,
+       t.group_limit IS NOT NULL OR t.group_rate_per_s IS NOT NULL OR t.group_order IS NOT NULL
+         OR EXISTS (SELECT FROM tickwright.job_groups g WHERE g.task_type = t.name)
+         OR EXISTS (SELECT FROM tickwright.job_group_hints h WHERE h.task_type = t.name) AS has_groups
   FROM tickwright.task_types t
   LEFT JOIN tickwright.queues q ON q.name = t.queue
   LEFT JOIN LATERAL (
@@ -71,8 +76,8 @@ SELECT t.*, coalesce(s.secrets, '{}') AS secrets, q.paused_at AS queue_paused_at
 -- name: register_handler
 -- Register the type of a handler, unless an operator has set it up differently.
 INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history,
-       queue, needs)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+       queue, needs, group_limit, group_rate_per_s, group_order)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 ON CONFLICT (name) DO NOTHING;
 
 -- name: mark_gone

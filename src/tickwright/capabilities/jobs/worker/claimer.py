@@ -35,6 +35,7 @@ from tickwright.capabilities.jobs.worker.claims import (
     lengths_of,
 )
 from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, ClaimScope, fair_plan
+from tickwright.capabilities.jobs.worker.groups import ROWS_MAX, WorkerGroups
 from tickwright.capabilities.jobs.worker.idle_sleep import IdleSleep
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
@@ -70,6 +71,7 @@ UNAVAILABLE_S = 0.5
 CLAIM_UNAVAILABLE = (*UNAVAILABLE, asyncpg.ProgramLimitExceededError)
 """The last one (54) for a row from before 0022 whose payload is too long as text."""
 
+_NO_RANGES = ClaimScope((), frozenset())
 _log = structlog.get_logger("tickwright.jobs")
 
 
@@ -108,10 +110,12 @@ class Claimer:
         wakeup: ArmedWakeup,
         receiver: ClaimReceiver,
         limits: SharedLimits,
+        groups: WorkerGroups,
         turns: Turns,
     ) -> None:
         self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
         self._wakeup, self._receiver, self._limits, self._turns = wakeup, receiver, limits, turns
+        self._groups = groups
         self._frontier = ClaimFrontier(self._is_serial)
         self.sleep = IdleSleep(wakeup)
         self._turn = self._following = 0
@@ -119,6 +123,7 @@ class Claimer:
         self._pending: PendingClaim | None = None
         self._arrived: ClaimedJobs | None = None
         self._rate_limited_plan: ClaimPlan | None = None
+        self._groups_plan: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._sweep_plan: ClaimPlan | None = None
         self._type_left_out = False
@@ -221,7 +226,7 @@ class Claimer:
 
     def may_return(self) -> Counter[str]:
         """Return how many jobs running claims may still return, by type."""
-        plans = [self._rate_limited_plan, self._pending and self._pending.plan]
+        plans = [self._rate_limited_plan, self._groups_plan, self._pending and self._pending.plan]
         return Counter(
             {name: rows for plan in plans if plan for name, rows in zip(plan.types, plan.rows_max, strict=True)}
         )
@@ -246,7 +251,8 @@ class Claimer:
                 self._arrived = None
         self._accept(claimed)
         await self._claim_rate_limited(self._budget())
-        if full or pending.follows:  # the last claim of a drain did not start from the head: one more must
+        has_more = await self._claim_groups()
+        if full or has_more or pending.follows:  # the last claim of a drain did not start from the head: one more must
             return
         self._others_are_late = any(row.due_s < claimed.snapshot_s - TURN_S for row in claimed.rows)
         await self._sleep_or_wait(claimed.now_s, self._frontier.next_due_s)
@@ -285,7 +291,8 @@ class Claimer:
             await self._wait_for_room(ROOM_S)
             return
         await self._claim_rate_limited(self._budget())
-        await self._sleep_or_wait(0.0, None)
+        if not await self._claim_groups():
+            await self._sleep_or_wait(0.0, None)
 
     def _prefetch_by_type(self) -> Counter[str]:
         """Return how many jobs of each type may be held beyond its slots: as many as end in a fifth of a second."""
@@ -481,6 +488,28 @@ class Claimer:
             finally:
                 self._rate_limited_plan = None
 
+    async def _claim_groups(self) -> bool:
+        """Claim jobs with groups, of each type that has any; return whether more of them may start at once."""
+        has_more = False
+        for name, state in self._groups.due(self._receiver.types()):
+            free, shares = state.free(state.held), self._slot_shares({})
+            rows = min(self._budget(), shares[name], ROWS_MAX) if self._byte_room()(name) else 0
+            rows = min(rows, rows if free is None else free, self._thread_shares({}).get(name, rows))
+            if rows <= 0 or not self._session.holds():
+                await self._groups.hint(name)
+                continue
+            self._groups_plan = plan = ClaimPlan((name,), (rows,), rows)
+            try:
+                async with self._gate.claiming() as ticket:
+                    request = self._request(ticket, plan, _NO_RANGES)
+                    claimed = await self._groups.claim(state, request)
+                    if claimed is not None:
+                        has_more |= claimed.has_more
+                        self._accept(claimed)
+            finally:
+                self._groups_plan = None
+        return has_more
+
     async def _sleep_alone(self, now_s: float, next_due_s: float | None) -> None:
         await self._wakeup.listen()
         wait_s = HEARD_POLL_S if self._wakeup.works else POLL_S
@@ -506,4 +535,5 @@ class Claimer:
         now = monotonic()
         waiting = [state for state in self._receiver.types().values() if state.rate_limited_more]
         starts_s = [state.rate_limited_until_s - now for state in waiting]
+        starts_s += [self._groups.next_s - now]
         await self.sleep.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *starts_s])), late=late)

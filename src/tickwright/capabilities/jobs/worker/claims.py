@@ -47,6 +47,7 @@ LONG_BYTES = 2 * 1024 * 1024
 _log = structlog.get_logger("tickwright.jobs")
 
 
+_priority_of, _due_of = attrgetter("priority"), attrgetter("due_s")
 _type_of, _payload_of, _details_of = attrgetter("task_type"), attrgetter("payload"), attrgetter("details")
 _priority_of, _due_of = attrgetter("priority"), attrgetter("due_s")
 

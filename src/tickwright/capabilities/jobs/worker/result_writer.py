@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import asyncpg
@@ -42,6 +43,7 @@ from tickwright.capabilities.jobs.model import (
     TaskType,
 )
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
+from tickwright.capabilities.jobs.worker.places import Place, PlaceQueues
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
 from tickwright.domain.strict_json import to_json_value
@@ -161,6 +163,9 @@ class OutcomeRecorder:
         self._freed = freed
         self.noted: Callable[[Job, str], None] | None = None
         """Called with each outcome by a drain."""
+        self.places = writer.places
+        self.places.release = partial(self.record_unstarted, reason="waits")
+        self._in_places = self.places.known
 
     def record_completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
@@ -228,6 +233,8 @@ class OutcomeRecorder:
         state.counts[outcome] = state.counts.get(outcome, 0) + 1
         if self.noted is not None:
             self.noted(job, outcome)
+        if self._in_places:
+            self.places.leave(job, outcome)
         if state.granted is not None:
             self._freed()
 
@@ -302,6 +309,9 @@ class ResultWriter:
         self._locked_timer: asyncio.TimerHandle | None = None
         self._value_timer: asyncio.TimerHandle | None = None
         self._passes_locked_until_s = 0.0
+        self.places = PlaceQueues()
+        self.places.freed_some = released
+        self._ended_places: set[Place] = set()
         self._woken = asyncio.Event()
         self._stopping = False
         self._runs = False
@@ -417,10 +427,19 @@ class ResultWriter:
     def _write_ended(self, task: asyncio.Task[None]) -> None:
         self._writing.pop(task, None)
         self._check_idle()
+        self._free_places()
         if not task.cancelled() and (error := task.exception()):
             _log.error("jobs.result_lost", error=repr(error))
 
+    def _free_places(self) -> None:
+        """Free the places that had ended when all results of their jobs are written."""
+        if self._ended_places and not self._writing:
+            self.places.free(self._ended_places)
+            self._ended_places = set()
+
     def _take(self) -> list[tuple[str, _Batch]]:
+        if self.places.ended:
+            self._ended_places |= self.places.take_ended()
         taken = []
         if self.kept:
             taken.append(("complete", _Batch(self.kept[:BATCH_MAX])))

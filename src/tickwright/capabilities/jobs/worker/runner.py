@@ -69,6 +69,9 @@ class Runner:
         self._ready: deque[Job] = deque()
         self._blocked: dict[TypeState, deque[Job]] = {}
         self._upcoming: list[tuple[float, float, int, Job]] = []
+        self.places = outcomes.places
+        """Attempts that wait for others of their groups."""
+        self.places.put = self.put
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[asyncio.Task[None], Job] = {}
@@ -94,7 +97,7 @@ class Runner:
     @property
     def queued(self) -> int:
         """Attempts that are held but not started."""
-        return len(self._ready) + self.blocked + len(self._upcoming)
+        return len(self._ready) + self.blocked + len(self._upcoming) + len(self.places)
 
     @property
     def blocked(self) -> int:
@@ -174,6 +177,7 @@ class Runner:
         """Remove the unstarted ones of these attempts from the queues, and return them."""
         out = [job for job in self._unstarted() if job in jobs]
         if out:
+            self.places.remove(jobs)
             for queue in (self._ready, *self._blocked.values()):
                 kept = [job for job in queue if job not in jobs]
                 queue.clear()
@@ -194,11 +198,13 @@ class Runner:
         return [*self._unstarted(), *self.running(running_for_s)]
 
     def _unstarted(self) -> list[Job]:
-        return [*chain.from_iterable(self._blocked.values()), *self._ready, *(job for *_, job in self._upcoming)]
+        upcoming = (job for *_, job in self._upcoming)
+        return [*chain.from_iterable(self._blocked.values()), *self._ready, *upcoming, *self.places]
 
     def remove_all(self) -> list[Job]:
         """Remove and return every unstarted attempt, so that it can be released."""
         jobs = self._unstarted()
+        self.places.remove({*self.places})
         self._blocked.clear()
         self._ready.clear()
         self._upcoming.clear()

@@ -10,10 +10,10 @@ at its own, in any worker.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tickwright.capabilities.jobs.model import RATE_LIMITED_AHEAD_S, TaskType, furthest_start_s
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
@@ -129,7 +129,7 @@ class SharedLimits:
     async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim jobs of a rate-limited type with a start for each (``fire_s``); ``None`` when no start is free yet."""
         async with self._pool.acquire() as connection, connection.transaction():
-            claimed, asked, wait_s = await claim_at_rate(self._store, connection, state.task_type, request)
+            claimed, asked, wait_s = await claim_at_rate(self._store.claim, connection, state.task_type, request)
         if claimed is None:
             state.rate_limited_more = True
             state.rate_limited_until_s = monotonic() + wait_s
@@ -150,15 +150,23 @@ class SharedLimits:
         state.rate_limited_until_s = monotonic() + wait_s
 
 
-class RatedClaim(NamedTuple):
+C = TypeVar("C", bound=ClaimedJobs)
+
+
+class RatedClaim(NamedTuple, Generic[C]):
     """A claim at a rate: its jobs, how many it asked for; without a free start no jobs, and when there may be one."""
 
-    claimed: ClaimedJobs | None
+    claimed: C | None
     asked: int
     wait_s: float
 
 
-async def claim_at_rate(store: ClaimStore, connection: Connection, kind: TaskType, request: ClaimRequest) -> RatedClaim:
+async def claim_at_rate(
+    claim: Callable[[ClaimRequest, Connection], Awaitable[C]],
+    connection: Connection,
+    kind: TaskType,
+    request: ClaimRequest,
+) -> RatedClaim[C]:
     """Claim jobs of a rate-limited type with a start for each (``fire_s``), in the caller's transaction."""
     name, rate = kind.name, kind.rate_per_s or 1.0
     row = await _lock_rate(connection, name)
@@ -170,7 +178,7 @@ async def claim_at_rate(store: ClaimStore, connection: Connection, kind: TaskTyp
         return RatedClaim(None, 0, max(0.01, start_s - row["now_s"] - RATE_LIMITED_AHEAD_S / 2))
     asked = min(room, request.plan.rows_max[0])
     plan = replace(request.plan, rows_max=(asked,))
-    claimed = replace(await store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
+    claimed = replace(await claim(replace(request, plan=plan), connection), rate_per_s=rate)
     if claimed.rows:
         await connection.execute(_SQL["take_starts"], name, _assign(claimed, start_s, 1 / rate))
     return RatedClaim(claimed, asked, 0.0)
@@ -192,7 +200,7 @@ async def _lock_rate(connection: Connection, name: str) -> Any:
 def _assign(claimed: ClaimedJobs, start_s: float, step_s: float) -> float:
     claimed.sort()
     for row in claimed.rows:
-        fire_s = max(start_s, row.due_s)
+        fire_s = max(start_s, claimed.fire_s.get(row.id, 0.0), row.due_s)
         claimed.fire_s[row.id] = fire_s
         start_s = fire_s + step_s
     return start_s

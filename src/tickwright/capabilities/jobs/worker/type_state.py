@@ -16,10 +16,12 @@ SLACK_S = 0.05
 class EndedAttempts:
     """Attempts that have ended since the last count, and their total time."""
 
-    __slots__ = ("count", "took_s")
+    __slots__ = ("count", "mean_s", "took_s")
 
     def __init__(self) -> None:
         self.count, self.took_s = 0, 0.0
+        self.mean_s: float | None = None
+        """How long one took, when the rate was last taken."""
 
     def take_rate(self, within_s: float, *, at_once: int) -> float:
         """Return how many ended per second since the last call, ``within_s`` ago, and reset the counters.
@@ -28,6 +30,8 @@ class EndedAttempts:
         length can end while ``at_once`` run.
         """
         count, within_s = self.count, max(within_s, self.took_s / at_once)
+        if count:
+            self.mean_s = self.took_s / count
         self.count, self.took_s = 0, 0.0
         return count / within_s
 
@@ -45,6 +49,7 @@ class TypeState:
         rate_limited_more: More jobs of this rate-limited type may wait.
         limited_claims: How many claims there were for this rate-limited type.
         free_from_s: The starts of a rate-limited type are taken up to this time (monotonic).
+        groups_again_s: When to claim jobs with groups again without a notification (monotonic); 0 is at once.
         grace_s: A call that keeps its own deadline is stopped only this much after it.
         around: The program's middleware, or ``None``.
         queue: The slots of its queue; ``None`` where all queues share all slots.
@@ -52,7 +57,7 @@ class TypeState:
     """
 
     __slots__ = (
-        "around", "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "is_plain",
+        "around", "call", "counts", "ended", "free_from_s", "grace_s", "granted", "groups_again_s", "held", "is_async", "is_plain",
         "late_counts", "late_sum_s", "limited_claims", "queue", "rate_limited_more", "rate_limited_until_s", "running",
         "stuck", "task_type", "threads", "timeout_s",
     )  # fmt: skip
@@ -84,6 +89,7 @@ class TypeState:
         self.rate_limited_more = False
         self.limited_claims = 0
         self.free_from_s = 0.0
+        self.groups_again_s = 0.0
         self.grace_s = grace_s
         self.late_counts = [0] * (len(LATENESS_BUCKETS_S) + 1)
         self.late_sum_s = 0.0

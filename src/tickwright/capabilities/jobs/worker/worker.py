@@ -32,6 +32,7 @@ from tickwright.capabilities.jobs.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
 from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore
+from tickwright.capabilities.jobs.worker.groups import ClaimedGroups, WorkerGroups
 from tickwright.capabilities.jobs.worker.idle_sleep import worker_wakeup
 from tickwright.capabilities.jobs.worker.queue_slots import SlotPools
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
@@ -109,7 +110,16 @@ class JobWorker:
         group = group_of("jobs", targets, sorted(brokers), *self.scope.group())
         turns = Turns(session.join(group, lambda: not self.claimer.claims_nothing))
         self.claimer = Claimer(
-            self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits, turns
+            self._store,
+            self.gate,
+            session,
+            self.runner,
+            self._clock,
+            self.wakeup,
+            self,
+            self._limits,
+            WorkerGroups(pool, self.runner.places),
+            turns,
         )
         self._refreshing: asyncio.Task[None] | None = None
         self._types_notified = False
@@ -295,6 +305,8 @@ class JobWorker:
                 self.outcomes.record_expired(job)
             else:
                 jobs.append(job)
+        if isinstance(claimed, ClaimedGroups):
+            jobs = self.runner.places.enter(jobs, claimed.places, claimed.unfinished)
         self.runner.put(jobs)
         for state in filter(None, map(self._types.get, claimed.counts)):
             if _is_slower(state.task_type.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim

@@ -1,0 +1,225 @@
+"""Jobs with a group: their claim, and the order in which one worker runs what it claimed of a group.
+
+::
+
+    insert, end, retry ──hint──▶ a claim: hints ──▶ ready groups, in turns ──▶ jobs of each, in its limit ──▶ places
+                                                                                  a place: jobs, one after another
+
+A pending job with a group is parked, so that the claim of :mod:`.claims` does not read it (revision 0039). Here a claim
+is a transaction of three statements: a lock for the groups of the type, the hints, the jobs. It reads what runs from
+the rows of the jobs, behind the lock, so a limit holds whatever crashed before.
+
+A group with the limit n has n places. A claim gives the jobs that it takes of a group to its free places, several to
+each where they end fast, and one worker runs the jobs of a place one after another. So a group with a limit of 1 and a
+million jobs needs a claim for a thousand of them, not for each.
+"""
+
+import math
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from operator import attrgetter
+
+from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
+from tickwright.capabilities.jobs.worker.places import DEPTH_MAX, Place, PlaceQueues
+from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate
+from tickwright.capabilities.jobs.worker.type_state import TypeState
+from tickwright.ports.ids import monotonic, record_database_time
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load, with_shared
+
+_PIECES = load("tickwright.capabilities.jobs.sql", "groups.sql")
+
+
+def _claim_sql(candidates: str, following: str) -> str:
+    shared = {**_PIECES, "candidates": _PIECES[candidates], "next": _PIECES[following]}
+    return with_shared(_PIECES, "busy", "candidates", "next", of=shared)["claim"]
+
+
+_CLAIM = {False: _claim_sql("first_due", "next_due"), True: _claim_sql("first_in_order", "next_in_order")}
+ROWS_MAX = 1000
+"""Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
+AHEAD_S = 0.2
+"""A place gets as many jobs as end in this time."""
+SWEEP_S = 1.0
+SWEEP_SHARE = 20
+"""A claim from the beginning of the indexes, over what a long transaction keeps there, takes at most a twentieth."""
+AGAIN_S = 0.02
+
+_FENCED_COLUMNS = len(ClaimedRow.__struct_fields__)
+
+
+@dataclass(frozen=True)
+class ClaimedGroups(ClaimedJobs):
+    """The result of a claim of groups.
+
+    Attributes:
+        places: By id, of jobs whose group has a limit.
+        unfinished: Groups with more jobs that are due than the claim took.
+        has_more: More jobs may start at once.
+    """
+
+    places: dict[int, Place] = field(default_factory=dict)
+    unfinished: AbstractSet[str] = frozenset()
+    has_more: bool = False
+    is_ordered: bool = False
+
+    def sort(self) -> None:
+        """Sort the rows: those of a group in the order in which they run."""
+        self.rows.sort(key=_id_of if self.is_ordered else _due_of)
+
+
+_id_of, _due_of = attrgetter("id"), attrgetter("due_s")
+
+
+class GroupClaims:
+    """The claims of the groups of one type by one process."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._frontier_s: float | None = None
+        self._sweep_at_s = 0.0
+
+    async def claim(
+        self,
+        request: ClaimRequest,
+        connection: Connection,
+        *,
+        kind: TaskType,
+        depth: int = 1,
+        is_paced: bool = True,
+        freed: AbstractSet[Place] = frozenset(),
+    ) -> ClaimedGroups:
+        """Claim due jobs in the caller's transaction.
+
+        Args:
+            request: For one type.
+            connection: Inside a transaction.
+            kind: That type, as the caller last read it.
+            depth: How many jobs a place may get.
+            is_paced: Whether rates of groups hold.
+            freed: Places of the caller that have ended, or have room for more jobs.
+        """
+        is_ordered = kind.group_order is not None
+        await connection.fetchval(_PIECES["lock"], self._name)
+        began = monotonic()
+        frontier = None if began >= self._sweep_at_s or self._frontier_s is None else self._frontier_s
+        since = None if frontier is None else datetime.fromtimestamp(frontier, UTC)
+        groups = list({place.group for place in freed})
+        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, since, groups)
+        rows_max = min(ROWS_MAX, request.plan.rows_max[0])
+        records = await connection.fetch(
+            _CLAIM[is_ordered],
+            request.token,
+            self._name,
+            rows_max,
+            depth,
+            request.horizon,
+            request.number,
+            request.long_max,
+            is_ordered,
+            since,
+            is_paced,
+            [f"{place.group}\n{place.number}" for place in freed] if kind.group_order is None else [],
+        )
+        summary = records.pop()
+        record_database_time(now_s := summary["execute_s"])
+        if frontier is None:
+            self._sweep_at_s = monotonic() + max(SWEEP_S, SWEEP_SHARE * (monotonic() - began))
+        has_more = summary["attempts"] == 1
+        looked_s = summary["start_s"]
+        self._frontier_s = looked_s if looked_s is not None and has_more else summary["expires_s"] - 5.0
+        return ClaimedGroups(
+            [ClaimedRow(*record[:_FENCED_COLUMNS]) for record in records],
+            now_s,
+            summary["due_s"],
+            summary["expires_s"],
+            [],
+            fire_s={record["id"]: record["start_s"] for record in records if record["start_s"] is not None},
+            places={
+                record["id"]: Place(self._name, record["group_key"], record["place"])
+                for record in records
+                if record["place"] is not None
+            },
+            unfinished=frozenset(record["group_key"] for record in records if record["more"]),
+            has_more=has_more,
+            is_ordered=is_ordered,
+        )
+
+
+class WorkerGroups:
+    """The claims of groups of one worker."""
+
+    def __init__(self, pool: Pool, places: PlaceQueues) -> None:
+        self._pool, self._places = pool, places
+        self._claims: dict[str, GroupClaims] = {}
+        self._next_s: dict[str, float] = {}
+        self._turn = 0
+
+    @property
+    def next_s(self) -> float:
+        """When a group is ready next, as far as the claims of this worker know (monotonic)."""
+        return min(self._next_s.values(), default=math.inf)
+
+    def due(self, types: Mapping[str, TypeState]) -> list[tuple[str, TypeState]]:
+        """Return the types whose groups to claim now, the first one in turns."""
+        now = monotonic()
+        found = [
+            (name, state)
+            for name, state in types.items()
+            if state.task_type.has_groups and not state.task_type.waits and state.groups_again_s <= now
+        ]
+        for name in self._next_s.keys() - types.keys():
+            del self._next_s[name]
+        self._turn += 1
+        turn = self._turn % len(found) if found else 0
+        return found[turn:] + found[:turn]
+
+    async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedGroups | None:
+        """Claim jobs with groups of one type; ``None`` where the type's rate has no free start."""
+        kind = state.task_type
+        claims = self._claims.setdefault(kind.name, GroupClaims(kind.name))
+        depth = depth_of(state.ended.mean_s)
+        freed = self._places.take_freed(kind.name)
+
+        async def claim(request: ClaimRequest, connection: Connection) -> ClaimedGroups:
+            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed)
+
+        claimed: ClaimedGroups | None = None
+        wait_s = 0.0
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                if kind.rate_per_s is None:
+                    claimed = await claim(request, connection)
+                else:
+                    claimed, _, wait_s = await claim_at_rate(claim, connection, kind, request)
+        except BaseException:
+            claimed = None
+            raise
+        finally:
+            if claimed is None:
+                self._places.freed.update(freed)
+        if claimed is None:
+            state.groups_again_s = self._next_s[kind.name] = monotonic() + wait_s
+            return None
+        now = monotonic()
+        state.groups_again_s = 0.0 if claimed.has_more else now + AGAIN_S
+        due_in_s = math.inf if claimed.next_due_s is None else claimed.next_due_s - claimed.now_s
+        self._next_s[kind.name] = now + max(AGAIN_S, due_in_s - request.horizon.total_seconds())
+        return claimed
+
+    async def hint(self, name: str) -> None:
+        """Let other workers look at the groups of freed places of a type, for which this one claims nothing."""
+        if freed := self._places.take_freed(name):
+            try:
+                await self._pool.execute(_PIECES["hint"], name, list({place.group for place in freed}))
+            except BaseException:
+                self._places.freed |= freed
+                raise
+
+
+def depth_of(mean_s: float | None) -> int:
+    """Return how many jobs a place gets at a time, by the mean time of an attempt; one where that is not known."""
+    return 1 if mean_s is None else max(1, min(DEPTH_MAX, int(AHEAD_S / max(mean_s, 1e-6))))

@@ -1,0 +1,141 @@
+"""The places of groups in one worker: the jobs of a place run one after another.
+
+A claim gives each job of a group with a limit its place; see :mod:`.groups`. Here the first one of a place goes to the
+runner, and each end continues the next. In an ordered group, a job that did not complete may stop those behind it,
+which are released then: another claim takes them again, in their order.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from tickwright.capabilities.jobs.model import Job
+
+DEPTH_MAX = 1024
+"""Jobs of one place that one claim takes at the most."""
+
+
+class Place(NamedTuple):
+    """A place of a group: its jobs run one after another."""
+
+    task_type: str
+    group: str
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """The jobs of one place here: the one whose turn it is, and those behind it."""
+
+    place: Place
+    current: Job
+    waiting: deque[Job]
+    low: int = -1
+    """With so many jobs left, more are claimed."""
+
+
+class PlaceQueues:
+    """The claimed jobs of one worker that have places of groups.
+
+    Attributes:
+        known: Those whose attempts have not ended.
+        put: Takes a job whose turn it is.
+        release: Releases a job that must not run now, because one before it in its ordered group has not completed.
+        freed: Places that have ended, and whose results are written, or that have room; for the next claim.
+        freed_some: Called when there is one.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Job, _Queue] = {}
+        self._queues: dict[Place, _Queue] = {}
+        self.put: Callable[[Sequence[Job]], None] = lambda _: None
+        self.release: Callable[[Job], None] = lambda _: None
+        self.freed: set[Place] = set()
+        self.freed_some: Callable[[], None] = lambda: None
+        self.ended: set[Place] = set()
+        """Places that have ended; some results may be unwritten."""
+
+    def __len__(self) -> int:
+        return len(self.known) - len(self._queues)
+
+    def __iter__(self) -> Iterator[Job]:
+        """Iterate over those that wait for others."""
+        return chain.from_iterable(queue.waiting for queue in self._queues.values())
+
+    def enter(self, jobs: Iterable[Job], places: Mapping[int, Place], unfinished: AbstractSet[str]) -> list[Job]:
+        """Take claimed jobs, in the order in which they run; return those that may start.
+
+        The places of ``unfinished`` groups count as freed when half of their jobs have ended.
+        """
+        able = []
+        for job in jobs:
+            if (place := places.get(job.id)) is None:
+                able.append(job)
+                continue
+            queue = self._queues.get(place)
+            if queue is None:
+                queue = self._queues[place] = _Queue(place, job, deque())
+                able.append(job)
+            else:
+                queue.waiting.append(job)
+            self.known[job] = queue
+            queue.low = len(queue.waiting) // 2 if place.group in unfinished else -1
+        return able
+
+    def leave(self, job: Job, outcome: str) -> None:
+        """Continue the place of a job whose attempt has ended, with this outcome."""
+        if (queue := self.known.pop(job, None)) is None:
+            return
+        if job is not queue.current:
+            queue.waiting.remove(job)
+            return
+        if queue.waiting and not _stops(job.type_state.task_type.group_order, outcome):
+            queue.current = queue.waiting.popleft()
+            self.put([queue.current])
+            if len(queue.waiting) == queue.low:
+                self.freed.add(queue.place)
+                self.freed_some()
+            return
+        del self._queues[queue.place]
+        self.freed.discard(queue.place)
+        self.ended.add(queue.place)
+        for other in queue.waiting:
+            del self.known[other]
+            self.release(other)
+
+    def take_ended(self) -> set[Place]:
+        """Take the places that have ended; free them (:meth:`free`) once the results until now are written."""
+        ended, self.ended = self.ended, set()
+        return ended
+
+    def free(self, places: Iterable[Place]) -> None:
+        """Let the next claim use places that have ended."""
+        self.freed.update(place for place in places if place not in self._queues)
+        self.freed_some()
+
+    def take_freed(self, task_type: str) -> set[Place]:
+        """Take the freed places of a type, for a claim."""
+        freed = {place for place in self.freed if place.task_type == task_type}
+        self.freed -= freed
+        return freed
+
+    def remove(self, jobs: AbstractSet[Job]) -> None:
+        """Forget those of these jobs that wait for others; the caller ends them."""
+        for queue in self._queues.values():
+            removed = [job for job in queue.waiting if job in jobs]
+            if removed:
+                queue.waiting = deque(job for job in queue.waiting if job not in jobs)
+                for job in removed:
+                    del self.known[job]
+
+
+def _stops(order: str | None, outcome: str) -> bool:
+    """Whether the jobs behind one with this outcome must not run now."""
+    if order is None or outcome in {"completed", "cancel", "expired"}:
+        return False
+    if outcome == "failed":
+        return order == "stop"
+    return order != "continue" or outcome not in {"retried", "snoozed"}
