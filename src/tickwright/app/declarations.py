@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a program loads the capabilities that it declares something
     from tickwright.capabilities.fanout.handlers import DeclaredModule
     from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
     from tickwright.capabilities.jobs.handlers import Function, Handler
+    from tickwright.capabilities.jobs.unique import Unique
     from tickwright.capabilities.polling.consumer.courier import Courier, DeclaredPartner
     from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport
     from tickwright.capabilities.reports.handlers import Function as ListenerFunction
@@ -197,6 +198,7 @@ class JobTypeOptions(TypedDict, total=False):
         concurrency: Concurrent attempts in all workers together; no limit by default.
         rate: Starts in all workers together, such as ``"50/s"``.
         keep_history: Whether completed jobs stay readable for the retention time; true by default.
+        unique: What makes its jobs unique: a :class:`~tickwright.Unique`, or a mapping of its fields.
         cron: Also makes it periodic, by a schedule of the same name; with the next five, see
             :meth:`Declarations.periodic`.
         every: The same, in steps.
@@ -212,6 +214,7 @@ class JobTypeOptions(TypedDict, total=False):
     concurrency: int | None
     rate: str | None
     keep_history: bool
+    unique: "Unique | Mapping[str, Any] | None"
     cron: str | None
     every: Duration | None
     timezone: str | None

@@ -24,6 +24,7 @@ from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     KEY_LENGTH_MAX,
+    J,
     NewJob,
     ScheduleBounds,
     check_new_job,
@@ -31,6 +32,7 @@ from tickwright.capabilities.jobs.requests import (
     with_digest,
 )
 from tickwright.capabilities.jobs.task_types import load_types
+from tickwright.capabilities.jobs.unique import digest_of_arguments
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult
 from tickwright.engine.bulk_import import BatchedImport
@@ -65,10 +67,24 @@ MANY_JOBS = "jobs"
 
 
 class Scheduled(msgspec.Struct, frozen=True):
-    """The result: the job's id, and whether this call created it."""
+    """The result: the job's id, and what this call did.
+
+    Attributes:
+        id: Of the job.
+        created: Whether this call inserted it.
+        replaced: Of a unique job that existed: what this call replaced, ``payload``, ``time``, ``priority``.
+        status: Of a unique job that existed: its status then.
+    """
 
     id: int
     created: bool
+    replaced: tuple[str, ...] = ()
+    status: str | None = None
+
+    @property
+    def outcome(self) -> str:
+        """What happened: ``inserted``, ``existing`` or ``replaced``."""
+        return "inserted" if self.created else "replaced" if self.replaced else "existing"
 
 
 class TypeCatalog:
@@ -90,6 +106,13 @@ class TypeCatalog:
         if kind is None and (kind := self._types.get(name)) is not None:
             self._refresh_later()
         return kind
+
+    def makes_unique(self, job: NewJob) -> bool:
+        """Return whether a job is unique, by its own rule or by that of its known type."""
+        if job.unique is not None:
+            return bool(job.unique)
+        kind = self.known(job.task_type)
+        return kind is not None and kind.unique is not None
 
     async def get(self, name: str) -> TaskType:
         """Return the type.
@@ -157,6 +180,31 @@ class _Collector(CallBatcher[_Pair, Scheduled]):
         return self._take()
 
 
+class _PatientCollector:
+    """Collectors for jobs that another transaction can hold up: by their key, or by the digest of their arguments.
+
+    A job that waits for another transaction is written apart, and so are those that follow it under the same name.
+    """
+
+    def __init__(self, pool: Pool, write: Callable[..., Awaitable[list[Any]]]) -> None:
+        self._quick = _Collector(pool, partial(write, lock_timeout=HELD_AFTER))
+        self._apart = _Collector(pool, partial(write, lock_timeout=HELD_FOR))
+        self._held: Counter[str] = Counter()
+
+    async def write(self, name: str, pair: _Pair) -> Scheduled:
+        """Write a job that waits for others of the same ``name``."""
+        if name not in self._held:
+            with suppress(*_LOCKED):
+                return await self._quick(pair)
+        self._held[name] += 1
+        try:
+            return await self._apart(pair)
+        finally:
+            self._held[name] -= 1
+            if not self._held[name]:
+                del self._held[name]
+
+
 class Enqueuer:
     """Schedules jobs; one per process and pool."""
 
@@ -164,9 +212,10 @@ class Enqueuer:
         self._pool = pool
         self.types = TypeCatalog(pool)
         self._plain = _Collector(pool, self._write)
-        self._keyed = _Collector(pool, partial(self._write, lock_timeout=HELD_AFTER))
-        self._held = _Collector(pool, partial(self._write, lock_timeout=HELD_FOR))
-        self._held_keys: Counter[str] = Counter()
+        self._keyed = _PatientCollector(pool, self._write)
+        self._unique = _PatientCollector(pool, self._write)
+        self.conflicts: Counter[tuple[str, str]] = Counter()
+        """Requests by task type and outcome that a unique job answered."""
 
     async def schedule(self, job: NewJob, *, connection: Connection | None = None) -> Scheduled:
         """Schedule one job; inside the caller's asyncpg transaction when ``connection`` is given.
@@ -176,7 +225,7 @@ class Enqueuer:
             Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
             Unavailable: ``outcome_unknown``: the database did not answer in time. Retry with a key.
         """
-        attempts = await self._checked_attempts(job)
+        job, attempts = await self._checked(job)
         if not traces.recording():
             return await self._schedule(_in_trace(job), attempts, connection)
         with traces.working("send", job.task_type) as span:
@@ -188,29 +237,19 @@ class Enqueuer:
         if connection is not None:
             answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
             return answers[0]
+        if job.uniqueness is not None:
+            return await self._unique.write(job.uniqueness, (job, attempts))
         if job.key is None:
             return await self._plain((job, attempts))
-        if job.key not in self._held_keys:
-            with suppress(*_LOCKED):
-                return await self._keyed((job, attempts))
-        return await self._schedule_held(job.key, job, attempts)
-
-    async def _schedule_held(self, key: str, job: NewJob, attempts: int) -> Scheduled:
-        self._held_keys[key] += 1
-        try:
-            return await self._held((job, attempts))
-        finally:
-            self._held_keys[key] -= 1
-            if not self._held_keys[key]:
-                del self._held_keys[key]
+        return await self._keyed.write(job.key, (job, attempts))
 
     async def _write(
         self, connection: Connection, pairs: Sequence[_Pair], *, lock_timeout: str | None = None
     ) -> list[Any]:
         """Insert a batch. Where one job stops the statement, only that job gets the error.
 
-        Either all jobs have a key, and ``lock_timeout`` is set, or none has. So one statement inserts them, and one
-        that fails has changed nothing.
+        Either all jobs are unique, or all have a key, or none is either; ``lock_timeout`` is set except for the last.
+        So one statement inserts them, and one that fails has changed nothing.
         """
         try:
             return await self._insert(connection, pairs, strict=False, lock_timeout=lock_timeout)
@@ -220,15 +259,17 @@ class Enqueuer:
                 return [error] * len(pairs)
             return await self._insert_each(connection, pairs, lock_timeout and HELD_ALONE_AFTER)
 
-    async def _checked_attempts(self, job: NewJob) -> int:
-        """Check a job and its type; return its number of attempts."""
+    async def _checked(self, job: NewJob) -> _Pair:
+        """Check a job and its type; return it with the rule that holds for it, and its number of attempts."""
         kind = self.types.fresh(check_new_job(job).task_type) or await self.types.get(job.task_type)
-        return job.max_attempts or kind.max_attempts
+        if job.unique or kind.unique is not None:
+            job = with_uniqueness(job, kind)
+        return job, job.max_attempts or kind.max_attempts
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
         """Schedule several jobs in one transaction; return one result per job, in order."""
         with traces.working("send", MANY_JOBS, {"messaging.batch.message_count": len(jobs)}):
-            pairs = [(_in_trace(job), await self._checked_attempts(job)) for job in jobs]
+            pairs = [await self._checked(_in_trace(job)) for job in jobs]
             if connection is not None:
                 return await self._insert_parts(connection, pairs)
             async with self._pool.acquire() as own, own.transaction():
@@ -238,7 +279,7 @@ class Enqueuer:
         self, jobs: Sequence[NewJob], *, connection: Connection
     ) -> list[Scheduled | TickwrightError]:
         """Schedule at most ``COLLECT_MAX`` jobs, in one statement per kind; return the result or error of each."""
-        pairs = [(_in_trace(job), await self._checked_attempts(job)) for job in jobs[:COLLECT_MAX]]
+        pairs = [await self._checked(_in_trace(job)) for job in jobs[:COLLECT_MAX]]
         return await self._insert(connection, pairs, strict=False)
 
     async def _insert_parts(self, connection: Connection, pairs: list[_Pair]) -> list[Scheduled]:
@@ -255,7 +296,8 @@ class Enqueuer:
         first one with tags or metadata. What its row lacks is read, and the next COPY continues, with its columns.
 
         Raises:
-            Rejected: ``unknown_task_type``, ``key_in_bulk``, or a job is not within the bounds. Permanent.
+            Rejected: ``unknown_task_type``, ``key_in_bulk``, ``unique_in_bulk``, or a job is not within the bounds.
+                Permanent.
         """
         if connection is None:
             async with self._pool.acquire() as own, own.transaction():
@@ -270,6 +312,8 @@ class Enqueuer:
     async def _insert(
         self, connection: Connection, pairs: Sequence[_Pair], *, strict: bool = True, lock_timeout: str | None = None
     ) -> list[Any]:
+        if any(pair[0].uniqueness is not None for pair in pairs):
+            return await self._insert_mixed(connection, pairs, strict=strict, lock_timeout=lock_timeout)
         plain = [pair for pair in pairs if pair[0].key is None]
         ids = iter(await self._insert_plain(connection, plain)) if plain else iter(())
         keyed = await self._insert_keyed(connection, [pair for pair in pairs if pair[0].key is not None], lock_timeout)
@@ -282,6 +326,36 @@ class Enqueuer:
                 if isinstance(answer, Exception):
                     raise answer
         return answers
+
+    async def _insert_mixed(
+        self, connection: Connection, pairs: Sequence[_Pair], *, strict: bool, lock_timeout: str | None
+    ) -> list[Any]:
+        """Insert unique jobs and others, each kind by its own statement; return the answers in order."""
+        others = [pair for pair in pairs if pair[0].uniqueness is None]
+        made = iter(await self._insert(connection, others, strict=strict, lock_timeout=lock_timeout) if others else ())
+        unique = [pair for pair in pairs if pair[0].uniqueness is not None]
+        answers = iter(await self._insert_unique(connection, unique, lock_timeout))
+        ordered = [next(made if job.uniqueness is None else answers) for job, _ in pairs]
+        if strict:
+            for answer in ordered:
+                if isinstance(answer, Exception):
+                    raise answer
+        return ordered
+
+    async def _insert_unique(
+        self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None, *, each: bool = False
+    ) -> list[Any]:
+        columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
+        details = [job.details for job, _ in pairs]
+        rows = await connection.fetch(_SQL["insert_unique"], each, *map(list, columns), details, lock_timeout)
+        answers = [(job, _unique_outcome(row)) for (job, _), row in zip(pairs, rows, strict=True)]
+        found = await _find(connection, [job.key for job, answer in answers if answer is None])
+        self.conflicts.update(
+            (job.task_type, answer.outcome)
+            for job, answer in answers
+            if isinstance(answer, Scheduled) and not answer.created
+        )
+        return [_of_taken(found, job) if answer is None else answer for job, answer in answers]
 
     async def _insert_plain(self, connection: Connection, pairs: Sequence[_Pair]) -> list[int]:
         columns = zip(*(_record(job, attempts) for job, attempts in pairs), strict=True)
@@ -338,6 +412,8 @@ class Enqueuer:
 
     async def _insert_each(self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None) -> list[Any]:
         """Insert jobs one by one in one transaction; return the job of each, or why PostgreSQL refused it."""
+        if pairs[0][0].uniqueness is not None:
+            return await self._insert_unique(connection, pairs, lock_timeout, each=True)
         columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
         details = [job.details for job, _ in pairs]
         rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), details, lock_timeout)
@@ -355,6 +431,29 @@ def _outcome(row: asyncpg.Record) -> Any:
     if row["code"]:
         return asyncpg.PostgresError.new({"C": row["code"], "M": row["message"]})
     return row["job_id"] and Scheduled(row["job_id"], created=True)
+
+
+def _unique_outcome(row: asyncpg.Record) -> Any:
+    """Return the job and what happened, or the error, or ``None`` where its key was taken."""
+    if row["code"]:
+        return asyncpg.PostgresError.new({"C": row["code"], "M": row["message"]})
+    if row["outcome"] is None:
+        return None
+    created = row["outcome"] == "inserted"
+    return Scheduled(row["job_id"], created, tuple(row["replaced"] or ()), None if created else row["status"])
+
+
+def with_uniqueness(job: J, kind: TaskType) -> J:
+    """Return ``job`` with the rule that holds for it, its own or its type's, and the digest of its arguments.
+
+    The payload has to be plain here: of two cipher texts of equal arguments, none is equal.
+    """
+    rule = kind.unique if job.unique is None else job.unique
+    if not rule:
+        return job
+    digest = digest_of_arguments(job.task_type, job.payload, rule.by).hex()
+    uniqueness = msgspec.json.encode({**rule.stored(), "digest": digest}).decode()
+    return msgspec.structs.replace(job, uniqueness=uniqueness)
 
 
 def _of_taken(found: Mapping[str | None, asyncpg.Record], job: NewJob) -> Any:
@@ -437,6 +536,8 @@ class _CopyRows:
                 return
             if check_new_job(job).key is not None:
                 raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
+            if self._types.makes_unique(job):
+                raise Rejected("unique_in_bulk", "unique jobs cannot go in by COPY; use schedule_many", field="unique")
             attempts = self._attempts_of(job.task_type)
             execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
             more = (job.tags or None, job.metadata) if job.tags or job.metadata is not None else None
@@ -505,8 +606,11 @@ class _JobImport(BatchedImport[tuple[int, NewJob]]):
                 self._types[job.task_type] = error
         if (unknown := self._types[job.task_type]) is not None:
             raise unknown
-        self._keyed += job.key is not None
+        self._keyed += self._answers_each(job)
         return number, job
+
+    def _answers_each(self, job: NewJob) -> bool:
+        return job.key is not None or self._enqueuer.types.makes_unique(job)
 
     async def _commit(self, batch: Sequence[tuple[int, NewJob]], lines: int, *, finished: bool) -> None:
         """Commit; when PostgreSQL refuses a row that passed the checks, halve until only that row is left out."""
@@ -527,10 +631,11 @@ class _JobImport(BatchedImport[tuple[int, NewJob]]):
             await self._commit(batch[half:], lines, finished=finished)
 
     async def _write(self, connection: Connection, batch: Sequence[tuple[int, NewJob]]) -> None:
-        plain = [job for _, job in batch if job.key is None]
+        each = [self._answers_each(job) for _, job in batch]
+        plain = [job for (_, job), one in zip(batch, each, strict=True) if not one]
         if plain:
             self.result.created += await self._enqueuer.copy(plain, connection=connection)
-        keyed = [(line, job) for line, job in batch if job.key is not None]
+        keyed = [pair for pair, one in zip(batch, each, strict=True) if one]
         if not keyed:
             return
         answers = await self._enqueuer.schedule_each([job for _, job in keyed], connection=connection)

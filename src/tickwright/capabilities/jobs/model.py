@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 from opentelemetry.trace import Span
 
+from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.strict_json import to_json_value
 
@@ -39,6 +40,7 @@ class TaskType:
     gone: bool = False
     secrets: tuple[str, ...] = ()
     version: int = 1
+    unique: Unique | None = None
     waits: bool = field(init=False)
     """Whether its jobs wait for an operator."""
 

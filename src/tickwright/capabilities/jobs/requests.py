@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tickwright.capabilities.jobs.states import JobStatus
+from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.signatures import digest_of
@@ -66,6 +67,9 @@ class NewJob(msgspec.Struct, frozen=True):
         traceparent: The trace that it belongs to; the :class:`Enqueuer` sets it from its caller's trace.
         tags: Labels to find it by, different ones; empty without any.
         metadata: The JSON text of an object, to find it by; ``None`` without one.
+        unique: Its own rule; ``None`` is that of its type, ``False`` none.
+        uniqueness: The rule that holds for it and the digest of its arguments, as JSON text; the :class:`Enqueuer` sets
+            it, from the plain payload.
     """
 
     task_type: str
@@ -81,6 +85,8 @@ class NewJob(msgspec.Struct, frozen=True):
     traceparent: str | None = None
     tags: tuple[str, ...] = ()
     metadata: str | None = None
+    unique: Unique | Literal[False] | None = None
+    uniqueness: str | None = None
 
     @property
     def is_detailed(self) -> bool:
@@ -90,9 +96,11 @@ class NewJob(msgspec.Struct, frozen=True):
     @property
     def details(self) -> str | None:
         """What most jobs have not, as JSON text; ``None`` for most jobs."""
-        if not self.is_detailed:
+        if not self.is_detailed and self.uniqueness is None:
             return None
         given: dict[str, Any] = {"tags": self.tags} if self.tags else {}
+        if self.uniqueness is not None:
+            given["unique"] = msgspec.Raw(self.uniqueness.encode())
         if self.metadata is not None:
             given["metadata"] = msgspec.Raw(self.metadata.encode())
         return msgspec.json.encode(given).decode()
@@ -211,6 +219,7 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     expires_at: InstantText | None = None
     tags: Tags = []
     metadata: Metadata | None = None
+    unique: UniqueRequest | Annotated[bool, Meta(extra_json_schema={"const": False})] | None = None
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -227,6 +236,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     expires_at: str | None = None
     tags: tuple[str, ...] = ()
     metadata: msgspec.Raw = msgspec.Raw(b"null")
+    unique: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decoder = msgspec.json.Decoder(_Wire)
@@ -283,6 +293,7 @@ def read_job(
             delay=_delay(wire),
             tags=wire.tags,
             metadata=object_text(wire.metadata),
+            unique=unique_of_call(msgspec.json.decode(wire.unique)),
         )
     )
     if now is not None:
@@ -296,14 +307,21 @@ def object_text(value: msgspec.Raw) -> str | None:
     return None if text == "null" else text
 
 
+def unique_of_call(value: Any) -> Unique | Literal[False] | None:
+    """Return the rule of one call: ``None`` is that of its type, ``False`` none. Raises as :func:`read_unique`."""
+    return value if value is None or value is False else read_unique(value)
+
+
 def with_digest(job: J) -> J:
     """Return ``job`` with the digest of its request, which detects its key on another request.
 
     Jobs without details have the digests of the releases that had none.
     """
+    rule = [] if job.unique is None else [msgspec.json.encode(job.unique and job.unique.stored())]
     digest = digest_of(
         job.task_type, _canonical(job.payload), job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout,
         job.expires_at, *([_canonical(job.metadata or "null"), *sorted(job.tags)] if job.is_detailed else ()),
+        *rule,
     )  # fmt: skip
     return msgspec.structs.replace(job, digest=digest)
 
@@ -466,6 +484,7 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     concurrency: Concurrency | None = None
     rate_per_s: RatePerS | None = None
     keep_history: bool = True
+    unique: UniqueRequest | None = None
 
 
 class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -485,6 +504,7 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     concurrency: Concurrency | UnsetType | None = UNSET
     rate_per_s: RatePerS | UnsetType | None = UNSET
     keep_history: bool | UnsetType = UNSET
+    unique: UniqueRequest | UnsetType | None = UNSET
 
     def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:
         """Return the complete type: ``present`` with the changes applied."""

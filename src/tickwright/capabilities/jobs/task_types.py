@@ -11,6 +11,7 @@ from msgspec import UNSET
 from tickwright.capabilities.jobs.admin.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import TIMEOUT_MAX, TYPE_NAME, TaskTypeChange, TaskTypeRequest
+from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique, unique_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, read_fields, whole
 from tickwright.domain.retries import RetryPolicy
@@ -120,6 +121,7 @@ _READERS: Mapping[str, Reader] = {
     "concurrency": whole(1, 100_000),
     "rate": _read_rate,
     "keep_history": flag,
+    "unique": read_unique,
 }
 
 
@@ -149,6 +151,7 @@ def request_of(kind: TaskType) -> TaskTypeRequest:
         concurrency=kind.concurrency,
         rate_per_s=kind.rate_per_s,
         keep_history=kind.keep_history,
+        unique=None if kind.unique is None else kind.unique.shown(),
     )
 
 
@@ -177,6 +180,7 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
         gone=row["gone_at"] is not None,
         secrets=tuple(row["secrets"]),
         version=row["version"],
+        unique=unique_of(row["uniqueness"]),
     )
 
 
@@ -185,7 +189,7 @@ async def register_handler(connection: Connection, kind: TaskType) -> None:
     await connection.execute(
         _SQL["register_handler"], kind.name, kind.target, _whole_ms(kind.timeout), kind.max_attempts,
         _whole_ms(kind.retry.base), kind.retry.factor, _whole_ms(kind.retry.cap), kind.concurrency, kind.rate_per_s,
-        kind.keep_history,
+        kind.keep_history, _stored_rule(kind.unique),
     )  # fmt: skip
 
 
@@ -221,7 +225,8 @@ class TaskTypes(AuditedRows[TaskTypeView]):
 
         Raises:
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
-                ``invalid_retry``, or what the broker refuses about the target (``ssrf_blocked``). Permanent.
+                ``invalid_retry``, ``invalid_unique``, or what the broker refuses about the target (``ssrf_blocked``).
+                Permanent.
         """
         columns = _checked_columns(name, settings)
         parse_target(settings.target)
@@ -307,7 +312,16 @@ def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
         settings.concurrency,
         settings.rate_per_s,
         settings.keep_history,
+        _stored_rule(_rule_of(settings.unique)),
     )
+
+
+def _rule_of(request: UniqueRequest | None) -> Unique | None:
+    return None if request is None else Unique(**msgspec.structs.asdict(request))
+
+
+def _stored_rule(rule: Unique | None) -> str | None:
+    return None if rule is None else msgspec.json.encode(rule.stored()).decode()
 
 
 def _ms(text: str, field: str, least: timedelta, most: timedelta) -> int:

@@ -47,7 +47,9 @@ class UniqueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         None
     )
     period: DurationText | None = None
-    over: Annotated[list[State], Meta(min_length=1, max_length=5)] = ["pending", "processing"]
+    over: Annotated[list[State], Meta(min_length=1, max_length=5)] = msgspec.field(
+        default_factory=lambda: ["pending", "processing"]
+    )
     on_conflict: Annotated[list[Part], Meta(max_length=3)] | Literal["keep"] = "keep"
 
 
@@ -85,8 +87,9 @@ class Unique:
             "by": None if self.by is None else _names("by", self.by),
             "period": _period(self.period),
             "over": _chosen("over", self.over, STATES),
-            "on_conflict": "keep" if self.on_conflict in {"keep", ()} else _chosen("on_conflict", self.on_conflict, PARTS),
-        }  # fmt: skip
+            "on_conflict": _chosen("on_conflict", () if self.on_conflict == "keep" else self.on_conflict, PARTS)
+            or "keep",
+        }
         if not values["over"]:
             raise _invalid("over", f"at least one state of {', '.join(STATES)}")
         for name, value in values.items():

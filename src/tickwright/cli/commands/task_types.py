@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from tickwright.cli.commands.jobs import json_of
 from tickwright.cli.kit.gateway import api_path, ask, given, put_changes, with_gateway
 from tickwright.cli.kit.output import Json, show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
@@ -17,7 +18,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
 path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
-    "rate_per_s", "keep_history",
+    "rate_per_s", "keep_history", "unique",
 )  # fmt: skip
 
 
@@ -57,6 +58,11 @@ def put(
         bool | None,
         typer.Option("--keep-history/--forget", help="Whether completed jobs are kept; they are by default."),
     ] = None,
+    unique: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='What makes its jobs unique: {"by": ["customer_id"], "period": "15m"}.'),
+    ] = None,
+    not_unique: Annotated[bool, typer.Option("--not-unique", help="Its jobs are not unique any more.")] = False,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""
@@ -69,8 +75,11 @@ def put(
         concurrency=concurrency,
         rate=rate,
         keep_history=keep_history,
+        unique=None if unique is None else json_of("--unique", unique),
     )
     changes = changes_of(name, target, settings, retry)
+    if not_unique:
+        changes["unique"] = None
     stored = with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="target"))
     show_answer(stored, as_json=as_json, sentence=_stored)
 
@@ -86,7 +95,7 @@ def changes_of(name: str, target: str | None, settings: dict[str, Any], retry: d
     whole = msgspec.structs.asdict(request_of(kind))
     wanted = {key if key != "rate" else "rate_per_s" for key in settings if key != "retry"}
     wanted |= {f"retry_{part}" for part in given(**retry)}
-    changes = {key: whole[key] for key in wanted}
+    changes = {key: msgspec.to_builtins(whole[key]) for key in wanted}
     return changes if target is None else {**changes, "target": target}
 
 

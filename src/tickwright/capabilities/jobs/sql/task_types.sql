@@ -12,13 +12,14 @@ SELECT name FROM tickwright.task_types WHERE name = $1 FOR UPDATE;
 -- Create or replace a type; a new target clears gone_at. Index: task_types_pkey.
 INSERT INTO tickwright.task_types AS t
        (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, final_statuses, concurrency,
-        rate_per_s, keep_history)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11)
+        rate_per_s, keep_history, uniqueness)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11, CAST($12::text AS jsonb))
 ON CONFLICT (name) DO UPDATE
    SET target = excluded.target, timeout_ms = excluded.timeout_ms, max_attempts = excluded.max_attempts,
        retry_base_ms = excluded.retry_base_ms, retry_factor = excluded.retry_factor,
        retry_cap_ms = excluded.retry_cap_ms, final_statuses = excluded.final_statuses,
        concurrency = excluded.concurrency, rate_per_s = excluded.rate_per_s, keep_history = excluded.keep_history,
+       uniqueness = excluded.uniqueness,
        gone_at = CASE WHEN t.target = excluded.target THEN t.gone_at END,
        version = t.version + 1, updated_at = clock_timestamp();
 
@@ -67,8 +68,9 @@ SELECT t.*, coalesce(s.secrets, '{}') AS secrets
 
 -- name: register_handler
 -- Register the type of a handler, unless an operator has set it up differently.
-INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history,
+        uniqueness)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, CAST($11::text AS jsonb))
 ON CONFLICT (name) DO NOTHING;
 
 -- name: mark_gone

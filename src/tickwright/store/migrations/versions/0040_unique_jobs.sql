@@ -50,7 +50,7 @@ END $$;
 COMMENT ON FUNCTION tickwright.canonical_json(jsonb) IS
   'JSON with sorted keys, without blanks, and one spelling per number: 1, 1.0 and 1e0 are equal. The rule of unique.py; a test keeps the two equal.';
 
-CREATE FUNCTION tickwright.unique_digest(task_type text, payload jsonb, by jsonb) RETURNS bytea LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+CREATE FUNCTION tickwright.unique_digest(task_type text, payload jsonb, paths jsonb) RETURNS bytea LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   chosen jsonb := '{}';
@@ -58,8 +58,8 @@ DECLARE
   step text;
   found jsonb;
 BEGIN
-  IF jsonb_typeof(by) = 'array' THEN
-    FOR path IN SELECT jsonb_array_elements_text(by) LOOP
+  IF jsonb_typeof(paths) = 'array' THEN
+    FOR path IN SELECT jsonb_array_elements_text(paths) LOOP
       found := payload;
       FOREACH step IN ARRAY string_to_array(path, '.') LOOP
         found := found -> step;                                    -- NULL where it is missing, or where there is no object
@@ -68,14 +68,14 @@ BEGIN
         chosen := chosen || jsonb_build_object(path, found);
       END IF;
     END LOOP;
-    by := (SELECT coalesce(jsonb_agg(e.name ORDER BY e.name COLLATE "C"), '[]') FROM jsonb_array_elements_text(by) AS e (name));
+    paths := (SELECT coalesce(jsonb_agg(e.name ORDER BY e.name COLLATE "C"), '[]') FROM jsonb_array_elements_text(paths) AS e (name));
   ELSE
     chosen := payload;
-    by := 'null';
+    paths := 'null';
   END IF;
-  RETURN sha256(convert_to(tickwright.canonical_json(jsonb_build_object('type', task_type, 'by', by, 'values', chosen)), 'UTF8'));
+  RETURN sha256(convert_to(tickwright.canonical_json(jsonb_build_object('type', task_type, 'by', paths, 'values', chosen)), 'UTF8'));
 END $$;
-COMMENT ON FUNCTION tickwright.unique_digest IS 'What is equal for two unique jobs; by is an array of paths, or JSON null for the whole payload.';
+COMMENT ON FUNCTION tickwright.unique_digest IS 'What is equal for two unique jobs; paths is an array of paths, or JSON null for the whole payload.';
 
 CREATE FUNCTION tickwright.unique_rule(rule jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
