@@ -18,7 +18,6 @@ from typing import Any
 
 import asyncpg
 import msgspec
-import structlog
 
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import (
@@ -31,7 +30,7 @@ from tickwright.capabilities.jobs.requests import (
     read_job,
     with_digest,
 )
-from tickwright.capabilities.jobs.task_types import load_types
+from tickwright.capabilities.jobs.type_catalog import TypeCatalog
 from tickwright.capabilities.jobs.unique import digest_of_arguments
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult
@@ -39,7 +38,6 @@ from tickwright.engine.bulk_import import BatchedImport
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller
-from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_shared
@@ -47,14 +45,12 @@ from tickwright.store.queries import load, with_shared
 _SQL = with_shared(
     _FILE := load("tickwright.capabilities.jobs.sql", "enqueue.sql"), "given_columns", "given_values", of=_FILE
 )
-_log = structlog.get_logger("tickwright.jobs")
 COLLECT_MAX = 1000
 COLLECTED_S = 10.0
 """Limit of one write of a batch; behind it, the callers get the error ``outcome_unknown``."""
 HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
 """How long a statement waits for a held key: in a batch, one by one to find which key it is, and apart."""
 COPY_ROWS = 50_000
-TYPES_FRESH_S = 1.0
 NO_DELAY = timedelta()
 COPY_COLUMNS = (
     "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
@@ -85,68 +81,6 @@ class Scheduled(msgspec.Struct, frozen=True):
     def outcome(self) -> str:
         """What happened: ``inserted``, ``existing`` or ``replaced``."""
         return "inserted" if self.created else "replaced" if self.replaced else "existing"
-
-
-class TypeCatalog:
-    """The task types. After a second, a known one is refreshed in the background; an unknown one is read at once."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._types: dict[str, TaskType] = {}
-        self._read_s = float("-inf")
-        self._reading: asyncio.Task[None] | None = None
-
-    def fresh(self, name: str) -> TaskType | None:
-        """Return the type if it is known and was read within the last second."""
-        return self._types.get(name) if monotonic() - self._read_s <= TYPES_FRESH_S else None
-
-    def known(self, name: str) -> TaskType | None:
-        """Return the type if it is known, also an old one, which is then read again in the background."""
-        kind = self.fresh(name)
-        if kind is None and (kind := self._types.get(name)) is not None:
-            self._refresh_later()
-        return kind
-
-    def makes_unique(self, job: NewJob) -> bool:
-        """Return whether a job is unique, by its own rule or by that of its known type."""
-        if job.unique is not None:
-            return bool(job.unique)
-        kind = self.known(job.task_type)
-        return kind is not None and kind.unique is not None
-
-    async def get(self, name: str) -> TaskType:
-        """Return the type.
-
-        Raises:
-            Rejected: ``unknown_task_type``. Permanent until the type is registered.
-        """
-        kind = self.known(name)
-        if kind is None:
-            await self._read()
-            kind = self._types.get(name)
-        if kind is None:
-            known = ", ".join(sorted(self._types)[:20]) or "none yet"
-            raise Rejected(
-                "unknown_task_type", f"task type {name!r} is not registered; known: {known}", field="task_type"
-            )
-        return kind
-
-    def _refresh_later(self) -> None:
-        if self._reading is None or self._reading.done():
-            with for_all_callers():
-                self._reading = asyncio.ensure_future(self._read())
-            self._reading.add_done_callback(_log_failed_refresh)
-
-    async def _read(self) -> None:
-        async with self._pool.acquire() as connection:
-            self._types = {kind.name: kind for kind in await load_types(connection)}
-        self._read_s = monotonic()
-
-
-def _log_failed_refresh(reading: "asyncio.Task[None]") -> None:
-    """Log why the types are old. They are used nevertheless, and the next call reads them again."""
-    if not reading.cancelled() and (error := reading.exception()) is not None:
-        _log.warning("enqueue.types_not_read", error=repr(error)[:200])
 
 
 _Pair = tuple[NewJob, int]

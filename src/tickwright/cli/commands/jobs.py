@@ -142,7 +142,7 @@ def schedule(
         str | None,
         typer.Option(
             metavar="JSON",
-            help='What makes it unique: {"by": ["customer_id"], "period": "15m"}, or false; by default its type\'s rule.',
+            help='What makes it unique: {"by": ["customer_id"], "period": "15m"}, or false; by default as its type.',
         ),
     ] = None,
     as_json: Json = False,

@@ -97,6 +97,8 @@ BEGIN
            AND coalesce(bool_and(jsonb_typeof(e.value) = 'string' AND e.value #>> '{}' ~ '^[^.]+(\.[^.]+)*$' AND length(e.value #>> '{}') <= 200), true)
       FROM jsonb_array_elements(rule -> 'by') AS e) THEN
     broken := 'by: at most 20 different names of 1 to 200 characters, such as customer_id or order.id';
+  ELSIF jsonb_typeof(coalesce(rule -> 'period', 'null')) NOT IN ('null', 'string') THEN
+    broken := 'period: an interval with its unit, such as 15m';
   ELSIF period IS NOT NULL AND period NOT BETWEEN interval '1 second' AND interval '366 days' THEN
     broken := 'period: 1 second to 366 days';
   ELSIF jsonb_typeof(coalesce(rule -> 'over', '[]')) <> 'array' OR rule -> 'over' = '[]'
