@@ -132,8 +132,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tickwright.unique_state IS 'The status in which the last job of these arguments holds them; NULL if they are free.';
 
--- READ COMMITTED: each statement has a snapshot of its own. Locks are taken in one order, the row of job_uniques or the pending job that it names. What locks a
--- job otherwise (a claim, an edit, an end) never locks that row, so that nothing waits in a circle, and no end waits for a caller.
+-- READ COMMITTED: each statement has a snapshot of its own. For each digest it locks the row of job_uniques or the pending job that it names. What locks a job
+-- otherwise (a claim, an edit, an end) never locks that row, and the two locks of a job here do not exclude each other, so that nothing waits in a circle, and no
+-- end waits for a caller.
 CREATE TYPE tickwright.unique_answer AS (job_id bigint, outcome text, replaced text[], status text);
 CREATE FUNCTION tickwright.put_unique(job tickwright.scheduled_tasks, is_caller boolean) RETURNS tickwright.unique_answer LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
@@ -191,8 +192,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   due_at timestamptz;
 BEGIN
-  IF conflict = '[]' THEN
-    PERFORM FROM ONLY tickwright.scheduled_tasks t WHERE t.id = holder.job_id FOR SHARE;
+  IF conflict = '[]' THEN                                          -- no claim, which locks FOR UPDATE; other callers may
+    PERFORM FROM ONLY tickwright.scheduled_tasks t WHERE t.id = holder.job_id FOR KEY SHARE;
   ELSE
     PERFORM FROM ONLY tickwright.scheduled_tasks t WHERE t.id = holder.job_id FOR NO KEY UPDATE;
   END IF;
