@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.enqueue import Scheduled
     from tickwright.capabilities.jobs.model import Completed, Fail, Job, Retry, Snooze
     from tickwright.capabilities.jobs.requests import NewJob
+    from tickwright.capabilities.jobs.unique import Unique
     from tickwright.capabilities.polling.consumer.courier import Answer, Poll, ScanEvent
     from tickwright.capabilities.reports.handlers import ReportRequest, Row
     from tickwright.domain.errors import (
@@ -69,6 +70,7 @@ _HOMES = {
     "TickwrightError": "tickwright.domain.errors",
     "Tracked": "tickwright.app.resources",
     "Unavailable": "tickwright.domain.errors",
+    "Unique": "tickwright.capabilities.jobs.unique",
     "resource": "tickwright.plugin.lifespan",
 }
 
@@ -107,6 +109,7 @@ __all__ = [
     "TickwrightError",
     "Tracked",
     "Unavailable",
+    "Unique",
     "__version__",
     "resource",
 ]

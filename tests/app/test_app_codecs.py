@@ -60,7 +60,9 @@ async def test_codecs_of_the_caller_under_sqlalchemy_encode_nothing_twice(
     assert tuple(await other.fetchrow(MESSAGE)) == ('{"a": 1}', '{"x-a": "b"}')
 
 
-_STATEMENTS = ("insert_plain", "insert_plain_detailed", "insert_keyed", "insert_keyed_detailed", "find_keys")
+_STATEMENTS = (
+    "insert_plain", "insert_plain_detailed", "insert_keyed", "insert_keyed_detailed", "insert_unique", "find_keys",
+)  # fmt: skip
 
 
 async def test_no_statement_on_a_callers_connection_has_an_argument_of_json() -> None:

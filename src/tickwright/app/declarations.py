@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a program loads the capabilities that it declares something
     from tickwright.capabilities.fanout.handlers import DeclaredModule
     from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
     from tickwright.capabilities.jobs.handlers import Function, Handler
+    from tickwright.capabilities.jobs.unique import Unique
     from tickwright.capabilities.polling.consumer.courier import Courier, DeclaredPartner
     from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport
     from tickwright.capabilities.reports.handlers import Function as ListenerFunction
@@ -204,6 +205,7 @@ class JobTypeOptions(TypedDict, total=False):
         group_order: The jobs of a group run one after another, in the order of their ids. Behind one that failed for
             good, the group stops (``"stop"``) or goes on (``"skip"``); with ``"continue"``, it does not even wait for
             the retries of a failed attempt.
+        unique: What makes its jobs unique: a :class:`~tickwright.Unique`, or a mapping of its fields.
         cron: Also makes it periodic, by a schedule of the same name; with the next five, see
             :meth:`Declarations.periodic`.
         every: The same, in steps.
@@ -224,6 +226,7 @@ class JobTypeOptions(TypedDict, total=False):
     group_limit: int | None
     group_rate: str | None
     group_order: Literal["stop", "skip", "continue"] | None
+    unique: "Unique | Mapping[str, Any] | None"
     cron: str | None
     every: Duration | None
     timezone: str | None

@@ -15,7 +15,7 @@ and an editor completes it. At run time the same struct that the worker reads th
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,6 +24,7 @@ from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.payloads import as_tags, metadata_json, to_json
 from tickwright.capabilities.jobs.enqueue import Scheduled
 from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
+from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.errors import JobCancelled, JobFailed, Rejected
 from tickwright.domain.strict_json import from_json_value
 
@@ -51,12 +52,14 @@ class JobCall(NewJob, Generic[R], frozen=True):
     returns: Any = Any
 
 
-class JobHandle(Scheduled, Generic[R], frozen=True, eq=False):
+class JobHandle(Scheduled, Generic[R], frozen=True, eq=False, kw_only=True):
     """A scheduled job: its id, whether this call created it, and its result.
 
     Attributes:
         id: The same on every attempt.
-        created: ``False`` if its idempotency key belongs to an existing job.
+        created: ``False`` if its idempotency key, or its unique arguments, belong to an existing job.
+        outcome: ``inserted``, ``existing``, or ``replaced`` with what ``replaced`` names.
+        status: Of a unique job that existed, at that moment.
     """
 
     app: "JobCalls"
@@ -155,6 +158,7 @@ class Options(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     metadata: str | None = None
     group: str | None = None
+    unique: Unique | Literal[False] | None = None
     connection: Any = None
 
 
@@ -195,6 +199,7 @@ class JobOptions(Generic[P, R]):
         tags: Iterable[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         group: str | None = None,
+        unique: Unique | Literal[False] | None = None,
         connection: Any = None,
     ) -> "JobOptions[P, R]":
         """Return the job with options for its calls; options that are left out stay as they are.
@@ -210,18 +215,22 @@ class JobOptions(Generic[P, R]):
             tags: At most 20 labels of 1 to 100 characters, to find it by.
             metadata: JSON values by name, at most 16,384 bytes, to find it by.
             group: A customer, tenant or device, 1 to 255 bytes, for which the task type has limits. Groups take turns.
+            unique: What makes it unique, instead of the declared rule; ``False``: nothing does.
             connection: Yours, in a transaction: the job exists if and only if it commits.
 
         Raises:
-            Rejected: ``execute_at_and_delay``, ``invalid_duration``. Permanent.
+            Rejected: ``execute_at_and_delay``, ``invalid_duration``; ``invalid_unique``: the handler has no such
+                argument. Permanent.
         """
+        if unique:
+            self._handler.check_unique(unique)
         if at is not None and delay is not None:
             raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
         given = {
             "at": at, "delay": as_duration("delay", delay), "key": key, "priority": priority,
             "max_attempts": max_attempts, "timeout": as_duration("timeout", timeout), "expires_at": expires_at,
             "tags": None if tags is None else as_tags(tags),
-            "metadata": None if metadata is None else metadata_json(metadata), "group": group,
+            "metadata": None if metadata is None else metadata_json(metadata), "group": group, "unique": unique,
             "connection": connection,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}
@@ -253,6 +262,7 @@ class JobOptions(Generic[P, R]):
             tags=given.tags,
             metadata=given.metadata,
             group=given.group,
+            unique=given.unique,
             returns=arguments.returns,
         )
         check_new_job(call)

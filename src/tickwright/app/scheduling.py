@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,6 +13,7 @@ from tickwright.app.jobs import JobCall, JobHandle, result_of
 from tickwright.app.payloads import as_tags, metadata_json, to_json
 from tickwright.capabilities.jobs.enqueue import MANY_JOBS, Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import JobEdit, NewJob, check_new_job, with_digest
+from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.errors import Rejected
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
@@ -53,9 +54,12 @@ class JobCalls:
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
         group: str | None = None,
+        unique: Unique | Literal[False] | None = None,
     ) -> NewJob:
         """Return a checked job for :meth:`schedule_many`; the arguments are those of :meth:`schedule`."""
-        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata, group)
+        job = _job(
+            name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata, group, unique
+        )
         return check_new_job(job) if key is None else with_digest(check_new_job(job))
 
     async def schedule(
@@ -73,6 +77,7 @@ class JobCalls:
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
         group: str | None = None,
+        unique: Unique | Literal[False] | None = None,
         connection: Any = None,
     ) -> JobHandle[Any]:
         """Schedule one job and return its handle. On return the job is committed, or part of your transaction.
@@ -92,6 +97,7 @@ class JobCalls:
             tags: At most 20 labels of 1 to 100 characters, to find it by.
             metadata: JSON values by name, at most 16,384 bytes, to find it by.
             group: A customer, tenant or device, 1 to 255 bytes, for which the task type has limits. Groups take turns.
+            unique: What makes it unique, instead of the rule of its type; ``False``: nothing does.
             connection: Yours, in a transaction: asyncpg, psycopg, SQLAlchemy (asynchronous ones). The job exists if and
                 only if your transaction commits.
 
@@ -102,7 +108,9 @@ class JobCalls:
                 (retry).
             Unavailable: ``app_not_open``, outside ``async with app``.
         """
-        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata, group)
+        job = _job(
+            name, payload, at, delay, key, priority, max_attempts, timeout, expires_at, tags, metadata, group, unique
+        )
         if key is not None or max_attempts is not None:  # the enqueuer checks all other arguments
             job = check_new_job(job) if key is None else with_digest(check_new_job(job))
         return await self.schedule_call(job, connection=connection)
@@ -119,14 +127,16 @@ class JobCalls:
         return list(map(self._handle, made, given))
 
     def _handle(self, made: Scheduled, job: NewJob) -> JobHandle[Any]:
-        return JobHandle(made.id, made.created, self, job.returns if isinstance(job, JobCall) else Any)
+        returns = job.returns if isinstance(job, JobCall) else Any
+        return JobHandle(made.id, made.created, made.replaced, made.status, app=self, returns=returns)
 
     async def schedule_bulk(self, jobs: Iterable[NewJob]) -> int:
         """Schedule very many jobs without keys, all or none, by COPY; return how many.
 
         This is the fastest way, but it returns no ids. ``jobs`` can be a generator: its rows are made while PostgreSQL
         stores earlier ones. That blocks the event loop for up to half a second at a time, so do not call it in a
-        program that also runs handlers. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
+        program that also runs handlers. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key,
+        ``unique_in_bulk`` for a unique one.
         """
         enqueuer = self._open.of(Enqueuer)
         with traces.working("send", MANY_JOBS) as span:
@@ -150,6 +160,7 @@ class JobCalls:
         tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
         group: str | None = None,
+        unique: Unique | Literal[False] | None = None,
     ) -> JobHandle[Any]:
         """Do what :meth:`schedule` does in a synchronous program.
 
@@ -159,7 +170,7 @@ class JobCalls:
         """
         job = self.new_job(
             name, payload, at=at, delay=delay, key=key, priority=priority, max_attempts=max_attempts, timeout=timeout,
-            expires_at=expires_at, tags=tags, metadata=metadata, group=group,
+            expires_at=expires_at, tags=tags, metadata=metadata, group=group, unique=unique,
         )  # fmt: skip
         return self.schedule_call_sync(job, connection=connection)
 
@@ -286,6 +297,7 @@ def _job(  # noqa: PLR0917  the fast path of every call
     tags: Iterable[str],
     metadata: Mapping[str, Any] | None,
     group: str | None,
+    unique: Unique | Literal[False] | None,
 ) -> NewJob:
     if at is not None and delay is not None:
         raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
@@ -304,4 +316,5 @@ def _job(  # noqa: PLR0917  the fast path of every call
         as_tags(tags) if tags else (),
         None if metadata is None else metadata_json(metadata),
         group,
+        unique,
     )

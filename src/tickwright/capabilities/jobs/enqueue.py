@@ -18,26 +18,26 @@ from typing import Any
 
 import asyncpg
 import msgspec
-import structlog
 
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     KEY_LENGTH_MAX,
+    J,
     NewJob,
     ScheduleBounds,
     check_new_job,
     read_job,
     with_digest,
 )
-from tickwright.capabilities.jobs.task_types import load_types
+from tickwright.capabilities.jobs.type_catalog import TypeCatalog
+from tickwright.capabilities.jobs.unique import digest_of_arguments
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult
 from tickwright.engine.bulk_import import BatchedImport
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller
-from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_shared
@@ -45,14 +45,12 @@ from tickwright.store.queries import load, with_shared
 _SQL = with_shared(
     _FILE := load("tickwright.capabilities.jobs.sql", "enqueue.sql"), "given_columns", "given_values", of=_FILE
 )
-_log = structlog.get_logger("tickwright.jobs")
 COLLECT_MAX = 1000
 COLLECTED_S = 10.0
 """Limit of one write of a batch; behind it, the callers get the error ``outcome_unknown``."""
 HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
 """How long a statement waits for a held key: in a batch, one by one to find which key it is, and apart."""
 COPY_ROWS = 50_000
-TYPES_FRESH_S = 1.0
 NO_DELAY = timedelta()
 COPY_COLUMNS = (
     "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
@@ -65,65 +63,24 @@ MANY_JOBS = "jobs"
 
 
 class Scheduled(msgspec.Struct, frozen=True):
-    """The result: the job's id, and whether this call created it."""
+    """The result: the job's id, and what this call did.
+
+    Attributes:
+        id: Of the job.
+        created: Whether this call inserted it.
+        replaced: Of a unique job that existed: what this call replaced, ``payload``, ``time``, ``priority``.
+        status: Of a unique job that existed: its status then.
+    """
 
     id: int
     created: bool
+    replaced: tuple[str, ...] = ()
+    status: str | None = None
 
-
-class TypeCatalog:
-    """The task types. After a second, a known one is refreshed in the background; an unknown one is read at once."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._types: dict[str, TaskType] = {}
-        self._read_s = float("-inf")
-        self._reading: asyncio.Task[None] | None = None
-
-    def fresh(self, name: str) -> TaskType | None:
-        """Return the type if it is known and was read within the last second."""
-        return self._types.get(name) if monotonic() - self._read_s <= TYPES_FRESH_S else None
-
-    def known(self, name: str) -> TaskType | None:
-        """Return the type if it is known, also an old one, which is then read again in the background."""
-        kind = self.fresh(name)
-        if kind is None and (kind := self._types.get(name)) is not None:
-            self._refresh_later()
-        return kind
-
-    async def get(self, name: str) -> TaskType:
-        """Return the type.
-
-        Raises:
-            Rejected: ``unknown_task_type``. Permanent until the type is registered.
-        """
-        kind = self.known(name)
-        if kind is None:
-            await self._read()
-            kind = self._types.get(name)
-        if kind is None:
-            known = ", ".join(sorted(self._types)[:20]) or "none yet"
-            raise Rejected(
-                "unknown_task_type", f"task type {name!r} is not registered; known: {known}", field="task_type"
-            )
-        return kind
-
-    def _refresh_later(self) -> None:
-        if self._reading is None or self._reading.done():
-            with for_all_callers():
-                self._reading = asyncio.ensure_future(self._read())
-            self._reading.add_done_callback(_log_failed_refresh)
-
-    async def _read(self) -> None:
-        async with self._pool.acquire() as connection:
-            self._types = {kind.name: kind for kind in await load_types(connection)}
-        self._read_s = monotonic()
-
-
-def _log_failed_refresh(reading: "asyncio.Task[None]") -> None:
-    """Log why the types are old. They are used nevertheless, and the next call reads them again."""
-    if not reading.cancelled() and (error := reading.exception()) is not None:
-        _log.warning("enqueue.types_not_read", error=repr(error)[:200])
+    @property
+    def outcome(self) -> str:
+        """What happened: ``inserted``, ``existing`` or ``replaced``."""
+        return "inserted" if self.created else "replaced" if self.replaced else "existing"
 
 
 _Pair = tuple[NewJob, int]
@@ -157,6 +114,31 @@ class _Collector(CallBatcher[_Pair, Scheduled]):
         return self._take()
 
 
+class _PatientCollector:
+    """Collectors for jobs that another transaction can hold up: by their key, or by the digest of their arguments.
+
+    A job that waits for another transaction is written apart, and so are those that follow it under the same name.
+    """
+
+    def __init__(self, pool: Pool, write: Callable[..., Awaitable[list[Any]]]) -> None:
+        self._quick = _Collector(pool, partial(write, lock_timeout=HELD_AFTER))
+        self._apart = _Collector(pool, partial(write, lock_timeout=HELD_FOR))
+        self._held: Counter[str] = Counter()
+
+    async def write(self, name: str, pair: _Pair) -> Scheduled:
+        """Write a job that waits for others of the same ``name``."""
+        if name not in self._held:
+            with suppress(*_LOCKED):
+                return await self._quick(pair)
+        self._held[name] += 1
+        try:
+            return await self._apart(pair)
+        finally:
+            self._held[name] -= 1
+            if not self._held[name]:
+                del self._held[name]
+
+
 class Enqueuer:
     """Schedules jobs; one per process and pool."""
 
@@ -164,9 +146,10 @@ class Enqueuer:
         self._pool = pool
         self.types = TypeCatalog(pool)
         self._plain = _Collector(pool, self._write)
-        self._keyed = _Collector(pool, partial(self._write, lock_timeout=HELD_AFTER))
-        self._held = _Collector(pool, partial(self._write, lock_timeout=HELD_FOR))
-        self._held_keys: Counter[str] = Counter()
+        self._keyed = _PatientCollector(pool, self._write)
+        self._unique = _PatientCollector(pool, self._write)
+        self.conflicts: Counter[tuple[str, str]] = Counter()
+        """Requests by task type and outcome that a unique job answered."""
 
     async def schedule(self, job: NewJob, *, connection: Connection | None = None) -> Scheduled:
         """Schedule one job; inside the caller's asyncpg transaction when ``connection`` is given.
@@ -176,7 +159,7 @@ class Enqueuer:
             Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
             Unavailable: ``outcome_unknown``: the database did not answer in time. Retry with a key.
         """
-        attempts = await self._checked_attempts(job)
+        job, attempts = await self._checked(job)
         if not traces.recording():
             return await self._schedule(_in_trace(job), attempts, connection)
         with traces.working("send", job.task_type) as span:
@@ -188,29 +171,19 @@ class Enqueuer:
         if connection is not None:
             answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
             return answers[0]
+        if job.uniqueness is not None:
+            return await self._unique.write(job.uniqueness, (job, attempts))
         if job.key is None:
             return await self._plain((job, attempts))
-        if job.key not in self._held_keys:
-            with suppress(*_LOCKED):
-                return await self._keyed((job, attempts))
-        return await self._schedule_held(job.key, job, attempts)
-
-    async def _schedule_held(self, key: str, job: NewJob, attempts: int) -> Scheduled:
-        self._held_keys[key] += 1
-        try:
-            return await self._held((job, attempts))
-        finally:
-            self._held_keys[key] -= 1
-            if not self._held_keys[key]:
-                del self._held_keys[key]
+        return await self._keyed.write(job.key, (job, attempts))
 
     async def _write(
         self, connection: Connection, pairs: Sequence[_Pair], *, lock_timeout: str | None = None
     ) -> list[Any]:
         """Insert a batch. Where one job stops the statement, only that job gets the error.
 
-        Either all jobs have a key, and ``lock_timeout`` is set, or none has. So one statement inserts them, and one
-        that fails has changed nothing.
+        Either all jobs are unique, or all have a key, or none is either; ``lock_timeout`` is set except for the last.
+        So one statement inserts them, and one that fails has changed nothing.
         """
         try:
             return await self._insert(connection, pairs, strict=False, lock_timeout=lock_timeout)
@@ -220,15 +193,17 @@ class Enqueuer:
                 return [error] * len(pairs)
             return await self._insert_each(connection, pairs, lock_timeout and HELD_ALONE_AFTER)
 
-    async def _checked_attempts(self, job: NewJob) -> int:
-        """Check a job and its type; return its number of attempts."""
+    async def _checked(self, job: NewJob) -> _Pair:
+        """Check a job and its type; return it with the rule that holds for it, and its number of attempts."""
         kind = self.types.fresh(check_new_job(job).task_type) or await self.types.get(job.task_type)
-        return job.max_attempts or kind.max_attempts
+        if job.unique or kind.unique is not None:
+            job = with_uniqueness(job, kind)
+        return job, job.max_attempts or kind.max_attempts
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
         """Schedule several jobs in one transaction; return one result per job, in order."""
         with traces.working("send", MANY_JOBS, {"messaging.batch.message_count": len(jobs)}):
-            pairs = [(_in_trace(job), await self._checked_attempts(job)) for job in jobs]
+            pairs = [await self._checked(_in_trace(job)) for job in jobs]
             if connection is not None:
                 return await self._insert_parts(connection, pairs)
             async with self._pool.acquire() as own, own.transaction():
@@ -238,7 +213,7 @@ class Enqueuer:
         self, jobs: Sequence[NewJob], *, connection: Connection
     ) -> list[Scheduled | TickwrightError]:
         """Schedule at most ``COLLECT_MAX`` jobs, in one statement per kind; return the result or error of each."""
-        pairs = [(_in_trace(job), await self._checked_attempts(job)) for job in jobs[:COLLECT_MAX]]
+        pairs = [await self._checked(_in_trace(job)) for job in jobs[:COLLECT_MAX]]
         return await self._insert(connection, pairs, strict=False)
 
     async def _insert_parts(self, connection: Connection, pairs: list[_Pair]) -> list[Scheduled]:
@@ -255,7 +230,8 @@ class Enqueuer:
         first one with tags or metadata. What its row lacks is read, and the next COPY continues, with its columns.
 
         Raises:
-            Rejected: ``unknown_task_type``, ``key_in_bulk``, or a job is not within the bounds. Permanent.
+            Rejected: ``unknown_task_type``, ``key_in_bulk``, ``unique_in_bulk``, or a job is not within the bounds.
+                Permanent.
         """
         if connection is None:
             async with self._pool.acquire() as own, own.transaction():
@@ -270,6 +246,8 @@ class Enqueuer:
     async def _insert(
         self, connection: Connection, pairs: Sequence[_Pair], *, strict: bool = True, lock_timeout: str | None = None
     ) -> list[Any]:
+        if any(pair[0].uniqueness is not None for pair in pairs):
+            return await self._insert_mixed(connection, pairs, strict=strict, lock_timeout=lock_timeout)
         plain = [pair for pair in pairs if pair[0].key is None]
         ids = iter(await self._insert_plain(connection, plain)) if plain else iter(())
         keyed = await self._insert_keyed(connection, [pair for pair in pairs if pair[0].key is not None], lock_timeout)
@@ -282,6 +260,36 @@ class Enqueuer:
                 if isinstance(answer, Exception):
                     raise answer
         return answers
+
+    async def _insert_mixed(
+        self, connection: Connection, pairs: Sequence[_Pair], *, strict: bool, lock_timeout: str | None
+    ) -> list[Any]:
+        """Insert unique jobs and others, each kind by its own statement; return the answers in order."""
+        others = [pair for pair in pairs if pair[0].uniqueness is None]
+        made = iter(await self._insert(connection, others, strict=strict, lock_timeout=lock_timeout) if others else ())
+        unique = [pair for pair in pairs if pair[0].uniqueness is not None]
+        answers = iter(await self._insert_unique(connection, unique, lock_timeout))
+        ordered = [next(made if job.uniqueness is None else answers) for job, _ in pairs]
+        if strict:
+            for answer in ordered:
+                if isinstance(answer, Exception):
+                    raise answer
+        return ordered
+
+    async def _insert_unique(
+        self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None, *, each: bool = False
+    ) -> list[Any]:
+        columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
+        details = [job.details for job, _ in pairs]
+        rows = await connection.fetch(_SQL["insert_unique"], each, *map(list, columns), details, lock_timeout)
+        answers = [(job, _unique_outcome(row)) for (job, _), row in zip(pairs, rows, strict=True)]
+        found = await _find(connection, [job.key for job, answer in answers if answer is None])
+        self.conflicts.update(
+            (job.task_type, answer.outcome)
+            for job, answer in answers
+            if isinstance(answer, Scheduled) and not answer.created
+        )
+        return [_of_taken(found, job) if answer is None else answer for job, answer in answers]
 
     async def _insert_plain(self, connection: Connection, pairs: Sequence[_Pair]) -> list[int]:
         columns = zip(*(_record(job, attempts) for job, attempts in pairs), strict=True)
@@ -338,6 +346,8 @@ class Enqueuer:
 
     async def _insert_each(self, connection: Connection, pairs: Sequence[_Pair], lock_timeout: str | None) -> list[Any]:
         """Insert jobs one by one in one transaction; return the job of each, or why PostgreSQL refused it."""
+        if pairs[0][0].uniqueness is not None:
+            return await self._insert_unique(connection, pairs, lock_timeout, each=True)
         columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
         details = [job.details for job, _ in pairs]
         rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), details, lock_timeout)
@@ -355,6 +365,29 @@ def _outcome(row: asyncpg.Record) -> Any:
     if row["code"]:
         return asyncpg.PostgresError.new({"C": row["code"], "M": row["message"]})
     return row["job_id"] and Scheduled(row["job_id"], created=True)
+
+
+def _unique_outcome(row: asyncpg.Record) -> Any:
+    """Return the job and what happened, or the error, or ``None`` where its key was taken."""
+    if row["code"]:
+        return asyncpg.PostgresError.new({"C": row["code"], "M": row["message"]})
+    if row["outcome"] is None:
+        return None
+    created = row["outcome"] == "inserted"
+    return Scheduled(row["job_id"], created, tuple(row["replaced"] or ()), None if created else row["status"])
+
+
+def with_uniqueness(job: J, kind: TaskType) -> J:
+    """Return ``job`` with the rule that holds for it, its own or its type's, and the digest of its arguments.
+
+    The payload has to be plain here: of two cipher texts of equal arguments, none is equal.
+    """
+    rule = kind.unique if job.unique is None else job.unique
+    if not rule:
+        return job
+    digest = digest_of_arguments(job.task_type, job.payload, rule.by).hex()
+    uniqueness = msgspec.json.encode({**rule.stored(), "digest": digest}).decode()
+    return msgspec.structs.replace(job, uniqueness=uniqueness)
 
 
 def _of_taken(found: Mapping[str | None, asyncpg.Record], job: NewJob) -> Any:
@@ -439,6 +472,8 @@ class _CopyRows:
                 return
             if check_new_job(job).key is not None:
                 raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
+            if self._types.makes_unique(job):
+                raise Rejected("unique_in_bulk", "unique jobs cannot go in by COPY; use schedule_many", field="unique")
             attempts = self._attempts_of(job.task_type)
             execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
             more = (job.tags or None, job.metadata, job.group) if job.is_detailed else None
@@ -507,8 +542,11 @@ class _JobImport(BatchedImport[tuple[int, NewJob]]):
                 self._types[job.task_type] = error
         if (unknown := self._types[job.task_type]) is not None:
             raise unknown
-        self._keyed += job.key is not None
+        self._keyed += self._answers_each(job)
         return number, job
+
+    def _answers_each(self, job: NewJob) -> bool:
+        return job.key is not None or self._enqueuer.types.makes_unique(job)
 
     async def _commit(self, batch: Sequence[tuple[int, NewJob]], lines: int, *, finished: bool) -> None:
         """Commit; when PostgreSQL refuses a row that passed the checks, halve until only that row is left out."""
@@ -529,10 +567,11 @@ class _JobImport(BatchedImport[tuple[int, NewJob]]):
             await self._commit(batch[half:], lines, finished=finished)
 
     async def _write(self, connection: Connection, batch: Sequence[tuple[int, NewJob]]) -> None:
-        plain = [job for _, job in batch if job.key is None]
+        each = [self._answers_each(job) for _, job in batch]
+        plain = [job for (_, job), one in zip(batch, each, strict=True) if not one]
         if plain:
             self.result.created += await self._enqueuer.copy(plain, connection=connection)
-        keyed = [(line, job) for line, job in batch if job.key is not None]
+        keyed = [pair for pair, one in zip(batch, each, strict=True) if one]
         if not keyed:
             return
         answers = await self._enqueuer.schedule_each([job for _, job in keyed], connection=connection)

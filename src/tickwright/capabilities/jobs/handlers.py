@@ -19,6 +19,7 @@ from typing import Any
 from tickwright.capabilities.jobs.arguments import Arguments
 from tickwright.capabilities.jobs.chunks import ChunkArguments, ChunkCall
 from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.unique import Unique
 from tickwright.engine.registry import Registry
 from tickwright.plugin.lifespan import Around, Lifespan
 
@@ -47,6 +48,11 @@ class Handler:
         """The name of the task type and of the handler."""
         return self.defaults.name
 
+    def check_unique(self, rule: Unique) -> None:
+        """Refuse a rule with names that are no arguments of the handler. Raises ``Rejected`` (``invalid_unique``)."""
+        if isinstance(self.arguments, Arguments):
+            rule.check_names(self.arguments.names)
+
     @property
     def around(self) -> Around | None:
         """What runs around each attempt; ``None`` without middleware."""
@@ -57,12 +63,16 @@ def make_handler(defaults: TaskType, function: Function, lifespan: Lifespan | No
     """Wrap ``function`` as the handler of ``defaults.name``.
 
     Raises:
-        Rejected: ``invalid_handler``, the signature cannot be called with a job and a JSON object. Permanent.
+        Rejected: ``invalid_handler``, the signature cannot be called with a job and a JSON object. ``invalid_unique``,
+            the rule of its type names an argument that it does not have. Permanent.
     """
     arguments = Arguments(function)
     lifespan = lifespan or Lifespan()
     call = _call_of(lifespan.filled(function), arguments)
-    return Handler(defaults, function, arguments, call, inspect.iscoroutinefunction(function), lifespan)
+    handler = Handler(defaults, function, arguments, call, inspect.iscoroutinefunction(function), lifespan)
+    if defaults.unique is not None:
+        handler.check_unique(defaults.unique)
+    return handler
 
 
 def make_chunk_handler(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tickwright.observe.metrics import LATENESS_BUCKETS_S, HistogramSample, MetricSpec, Sample, Source, busiest
 
 if TYPE_CHECKING:
+    from tickwright.capabilities.jobs.enqueue import Enqueuer
     from tickwright.capabilities.jobs.remote.claims import RemoteClaimer
     from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
     from tickwright.capabilities.jobs.worker.worker import JobWorker
@@ -21,6 +22,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "counter",
         ("reason",),
         "Occurrences that this producer recorded without a job.",
+    ),
+    MetricSpec(
+        "tickwright_job_unique_conflicts_total",
+        "counter",
+        ("task_type", "outcome"),
+        "Requests of this process that an existing unique job answered: kept as it was, or replaced in part.",
     ),
     MetricSpec("tickwright_job_attempts_total", "counter", ("task_type", "outcome"), "Attempts that ended here."),
     MetricSpec("tickwright_job_lateness_seconds", "histogram", ("task_type",), "Start minus due, database clock."),
@@ -49,6 +56,18 @@ def schedule_source(schedules: "ScheduleSource") -> Source:
         counts = schedules.counts
         skips = [Sample("tickwright_schedule_skips_total", counts[why], (why,)) for why in ("misfire", "overlap")]
         return [Sample("tickwright_schedule_jobs_total", counts["jobs"]), *skips]
+
+    return read
+
+
+def enqueue_source(enqueuers: "Sequence[Enqueuer]") -> Source:
+    """Return a source for the requests that unique jobs answered in this process."""
+
+    def read() -> list[Sample]:
+        total: Counter[tuple[str, str]] = Counter()
+        for enqueuer in enqueuers:
+            total.update(enqueuer.conflicts)
+        return [Sample("tickwright_job_unique_conflicts_total", count, labels) for labels, count in total.items()]
 
     return read
 

@@ -12,6 +12,7 @@ import msgspec
 from opentelemetry.trace import Span
 
 from tickwright.capabilities.jobs.pools import QUEUE
+from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.strict_json import to_json_value
 
@@ -52,6 +53,7 @@ class TaskType:
     queue_paused: bool = False
     secrets: tuple[str, ...] = ()
     version: int = 1
+    unique: Unique | None = None
     waits: bool = field(init=False)
     """Whether its jobs wait for an operator."""
 

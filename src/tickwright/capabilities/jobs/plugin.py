@@ -180,12 +180,25 @@ class JobsPlugin(Plugin):
 
     async def start(self, context: Context) -> None:
         """Add the services of the process's roles."""
+        self._count_requests(context)
         if "scheduler" in context.roles:
             self._start_scheduler(context)
         if "api" in context.roles and context.callers is not None:
             self._start_api(context, context.callers)
         if WORKER in context.roles:
             self._start_worker(context)
+
+    @staticmethod
+    def _count_requests(context: Context) -> None:
+        """Count what the API and the program's functions schedule; a process of other roles schedules nothing."""
+        scheduling = [context] if context.roles & {WORKER} else []
+        if "api" in context.roles and context.callers is not None:
+            scheduling.append(context.callers)
+        if scheduling:
+            from tickwright.capabilities.jobs.enqueue import Enqueuer
+            from tickwright.capabilities.jobs.metrics import enqueue_source
+
+            context.count(enqueue_source([one.ports.get(Enqueuer) for one in scheduling]))
 
     @staticmethod
     def _start_scheduler(context: Context) -> None:

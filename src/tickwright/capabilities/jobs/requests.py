@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from tickwright.capabilities.jobs.pools import NAME, NAME_RULE, NEEDS_MAX, QUEUE
 from tickwright.capabilities.jobs.states import JobStatus
+from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.signatures import digest_of
@@ -68,6 +69,9 @@ class NewJob(msgspec.Struct, frozen=True):
         tags: Labels to find it by, different ones; empty without any.
         metadata: The JSON text of an object, to find it by; ``None`` without one.
         group: Its group, such as a customer, for which its type has limits; ``None`` without one.
+        unique: Its own rule; ``None`` is that of its type, ``False`` none.
+        uniqueness: The rule that holds for it and the digest of its arguments, as JSON text; the :class:`Enqueuer` sets
+            it, from the plain payload.
     """
 
     task_type: str
@@ -84,6 +88,8 @@ class NewJob(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     metadata: str | None = None
     group: str | None = None
+    unique: Unique | Literal[False] | None = None
+    uniqueness: str | None = None
 
     @property
     def is_detailed(self) -> bool:
@@ -93,9 +99,11 @@ class NewJob(msgspec.Struct, frozen=True):
     @property
     def details(self) -> str | None:
         """What most jobs have not, as JSON text; ``None`` for most jobs."""
-        if not self.is_detailed:
+        if not self.is_detailed and self.uniqueness is None:
             return None
         given: dict[str, Any] = {"tags": self.tags} if self.tags else {}
+        if self.uniqueness is not None:
+            given["unique"] = msgspec.Raw(self.uniqueness.encode())
         if self.metadata is not None:
             given["metadata"] = msgspec.Raw(self.metadata.encode())
         if self.group is not None:
@@ -239,6 +247,7 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tags: Tags = []
     metadata: Metadata | None = None
     group: Group | None = None
+    unique: UniqueRequest | Annotated[bool, Meta(extra_json_schema={"const": False})] | None = None
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -256,6 +265,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tags: tuple[str, ...] = ()
     metadata: msgspec.Raw = msgspec.Raw(b"null")
     group: str | None = None
+    unique: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decoder = msgspec.json.Decoder(_Wire)
@@ -313,6 +323,7 @@ def read_job(
             tags=wire.tags,
             metadata=object_text(wire.metadata),
             group=wire.group,
+            unique=unique_of_call(msgspec.json.decode(wire.unique)),
         )
     )
     if now is not None:
@@ -326,15 +337,22 @@ def object_text(value: msgspec.Raw) -> str | None:
     return None if text == "null" else text
 
 
+def unique_of_call(value: Any) -> Unique | Literal[False] | None:
+    """Return the rule of one call: ``None`` is that of its type, ``False`` none. Raises as :func:`read_unique`."""
+    return value if value is None or value is False else read_unique(value)
+
+
 def with_digest(job: J) -> J:
     """Return ``job`` with the digest of its request, which detects its key on another request.
 
     Jobs without details have the digests of the releases that had none.
     """
+    rule = [] if job.unique is None else [msgspec.json.encode(job.unique and job.unique.stored())]
     digest = digest_of(
         job.task_type, _canonical(job.payload), job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout,
         job.expires_at, *([_canonical(job.metadata or "null"), *sorted(job.tags)] if job.is_detailed else ()),
         *([["group", job.group]] if job.group is not None else ()),
+        *rule,
     )  # fmt: skip
     return msgspec.structs.replace(job, digest=digest)
 
@@ -502,6 +520,7 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     group_limit: GroupLimit | None = None
     group_rate_per_s: RatePerS | None = None
     group_order: GroupOrder | None = None
+    unique: UniqueRequest | None = None
 
 
 class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -526,6 +545,7 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     group_limit: GroupLimit | UnsetType | None = UNSET
     group_rate_per_s: RatePerS | UnsetType | None = UNSET
     group_order: GroupOrder | UnsetType | None = UNSET
+    unique: UniqueRequest | UnsetType | None = UNSET
 
     def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:
         """Return the complete type: ``present`` with the changes applied."""

@@ -28,6 +28,7 @@ from tickwright.capabilities.jobs.admin.views import (
     StoredTaskType,
     TaskTypeView,
 )
+from tickwright.capabilities.jobs.enqueue import Scheduled
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     KEY_PATTERN,
@@ -95,10 +96,14 @@ def job_routes(service: JobService, waits: JobWaits, gate: Gate, bounds: Schedul
     return router
 
 
-def created_answer(job_id: int, *, created: bool) -> tuple[int, str, bytes]:
+def created_answer(made: Scheduled) -> tuple[int, str, bytes]:
     """Return status, ``Location`` and body of a scheduled job, for the fast route and the route."""
-    text = "true" if created else "false"
-    return 201 if created else 200, f"/v1/jobs/{job_id}", f'{{"id":{job_id},"created":{text}}}'.encode()
+    place = f"/v1/jobs/{made.id}"
+    if made.created:
+        text = f'{{"id":{made.id},"created":true,"outcome":"inserted","replaced":[],"status":null}}'
+        return 201, place, text.encode()
+    body = CreatedJob(made.id, made.created, made.outcome, list(made.replaced), made.status)
+    return 200, place, msgspec.json.encode(body)
 
 
 def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: ScheduleBounds) -> None:
@@ -113,12 +118,15 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         **_with(accepts(JobRequest), 255),
     )
     async def schedule(request: Request) -> Response:
-        """Schedule one job. The same `Idempotency-Key` with the same request returns 200 and the existing job."""
+        """Schedule one job. The same `Idempotency-Key` with the same request returns 200 and the existing job.
+
+        So does a unique job whose arguments another one holds; `outcome` says what happened to that one.
+        """
         body = await gate.read_bytes(request)
         headers = request.scope["headers"]
         with traces.continued(traceparent_of(headers)):
             made = await service.schedule_text(body, key=key_of(headers), now=gate.now(), bounds=bounds)
-        status, location, text = created_answer(made.id, created=made.created)
+        status, location, text = created_answer(made)
         return Response(text, status, {"location": location}, media_type="application/json")
 
     lines = {"openapi_extra": {"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}}}
@@ -524,7 +532,7 @@ async def post_job(service: JobService, gate: Gate, scope: MutableMapping[str, A
     body, headers = await gate.read_raw(scope, receive), scope["headers"]
     with traces.continued(traceparent_of(headers)):
         made = await service.schedule_text(body, key=key_of(headers), now=gate.now())
-    status, location, text = created_answer(made.id, created=made.created)
+    status, location, text = created_answer(made)
     await send(
         {
             "type": "http.response.start",

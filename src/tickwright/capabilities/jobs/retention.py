@@ -18,6 +18,8 @@ HISTORY_KEPT = timedelta(days=7)
 DEAD_LETTERS_KEPT = timedelta(days=30)
 KEYS_KEPT = timedelta(days=7)
 """Of idempotency keys, after their job ended."""
+UNIQUES_KEPT = timedelta(days=1)
+"""Of unique arguments that no job holds, for those who ask what happened to a job."""
 LOCK_WAIT_MS = 200
 
 _log = structlog.get_logger("tickwright.upkeep")
@@ -43,6 +45,8 @@ class JobRetention(Retention):
         more = [
             await self.delete_old(lease, "delete_dead_jobs", DEAD_LETTERS_KEPT),
             await self.delete_old(lease, "delete_keys", KEYS_KEPT),
+            await self.delete_old(lease, "delete_unique_ends", timedelta()),
+            await self.delete_old(lease, "delete_uniques", UNIQUES_KEPT),
         ]
         return 0.0 if any(more) else EVERY_S
 

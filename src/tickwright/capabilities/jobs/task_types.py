@@ -19,6 +19,7 @@ from tickwright.capabilities.jobs.requests import (
     TaskTypeChange,
     TaskTypeRequest,
 )
+from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique, unique_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, read_fields, whole
 from tickwright.domain.retries import RetryPolicy
@@ -151,6 +152,7 @@ _READERS: Mapping[str, Reader] = {
     "group_limit": whole(1, GROUP_LIMIT_MAX),
     "group_rate": _read_rate,
     "group_order": _read_order,
+    "unique": read_unique,
 }
 
 
@@ -188,6 +190,7 @@ def request_of(kind: TaskType) -> TaskTypeRequest:
         group_limit=kind.group_limit,
         group_rate_per_s=kind.group_rate_per_s,
         group_order=cast(GroupOrder | None, kind.group_order),
+        unique=None if kind.unique is None else kind.unique.shown(),
     )
 
 
@@ -223,6 +226,7 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
         queue_paused=row["queue_paused_at"] is not None,
         secrets=tuple(row["secrets"]),
         version=row["version"],
+        unique=unique_of(row["uniqueness"]),
     )
 
 
@@ -232,6 +236,7 @@ async def register_handler(connection: Connection, kind: TaskType) -> None:
         _SQL["register_handler"], kind.name, kind.target, _whole_ms(kind.timeout), kind.max_attempts,
         _whole_ms(kind.retry.base), kind.retry.factor, _whole_ms(kind.retry.cap), kind.concurrency, kind.rate_per_s,
         kind.keep_history, kind.queue, sorted(kind.needs), kind.group_limit, kind.group_rate_per_s, kind.group_order,
+        _stored_rule(kind.unique),
     )  # fmt: skip
 
 
@@ -267,8 +272,8 @@ class TaskTypes(AuditedRows[TaskTypeView]):
 
         Raises:
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
-                ``invalid_retry``, ``invalid_queue``, ``invalid_needs``, or what the broker refuses about the target
-                (``ssrf_blocked``). Permanent.
+                ``invalid_retry``, ``invalid_queue``, ``invalid_needs``, ``invalid_unique``, or what the broker refuses about
+                the target (``ssrf_blocked``). Permanent.
         """
         columns = _checked_columns(name, settings)
         parse_target(settings.target)
@@ -361,7 +366,16 @@ def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
         settings.group_limit,
         settings.group_rate_per_s,
         settings.group_order,
+        _stored_rule(_rule_of(settings.unique)),
     )
+
+
+def _rule_of(request: UniqueRequest | None) -> Unique | None:
+    return None if request is None else Unique(**msgspec.structs.asdict(request))
+
+
+def _stored_rule(rule: Unique | None) -> str | None:
+    return None if rule is None else msgspec.json.encode(rule.stored()).decode()
 
 
 def _ms(text: str, field: str, least: timedelta, most: timedelta) -> int:

@@ -78,12 +78,14 @@ def requeue(
     show_answer(done, as_json=as_json, sentence=_requeued)
     if dry_run:
         return
-    key_reused, unfit = done.get("key_reused", []), done.get("unfit", [])
-    if missing := sorted(set(known) - set(done["ids"]) - {*key_reused, *unfit}):
+    key_reused, held, unfit = (done.get(name, []) for name in ("key_reused", "unique_held", "unfit"))
+    if missing := sorted(set(known) - set(done["ids"]) - {*key_reused, *held, *unfit}):
         listed = ", ".join(map(str, missing[:SHOWN_MAX])) + (" …" if len(missing) > SHOWN_MAX else "")
         raise Rejected("no_dead_letter", f"no dead letter of the kind {kind}, so not requeued: {listed}", ids=missing)
     if stay := sorted(set(known) & set(key_reused)):
         raise Rejected("key_reused", f"{_stay(stay)}: {', '.join(map(str, stay[:SHOWN_MAX]))}", ids=stay)
+    if stay := sorted(set(known) & set(held)):
+        raise Rejected("unique_held", f"{_held(stay)}: {', '.join(map(str, stay[:SHOWN_MAX]))}", ids=stay)
     if stay := sorted(set(known) & set(unfit)):
         raise Rejected("job_unfit", f"{_misfit(stay)}: {', '.join(map(str, stay[:SHOWN_MAX]))}", ids=stay)
 
@@ -93,12 +95,17 @@ def _requeued(done: Any) -> str:
         return f"{'over ' if done['more'] else ''}{done['requeued']} dead letters, none put back"
     onward = f": --cursor {done['next']}" if done.get("next") else ""
     stay = f"; {_stay(done['key_reused'])}" if done.get("key_reused") else ""
+    stay += f"; {_held(done['unique_held'])}" if done.get("unique_held") else ""
     stay += f"; {_misfit(done['unfit'])}" if done.get("unfit") else ""
     return f"{done['requeued']} requeued{f' (there are more{onward})' if done['more'] else ''}{stay}"
 
 
 def _stay(key_reused: Sequence[int]) -> str:
     return f"{len(key_reused)} not requeued: other jobs have their idempotency keys by now"
+
+
+def _held(unique_held: Sequence[int]) -> str:
+    return f"{len(unique_held)} not requeued: other jobs hold their unique arguments"
 
 
 def _misfit(unfit: Sequence[int]) -> str:

@@ -110,10 +110,15 @@ COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "e
 
 def payload_of(text: str) -> Any:
     """Return the JSON payload of an argument. Raises ``Rejected`` (``wrong_argument``): permanent."""
+    return json_of("PAYLOAD", text)
+
+
+def json_of(name: str, text: str) -> Any:
+    """Return the JSON of an argument or option. Raises ``Rejected`` (``wrong_argument``): permanent."""
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Rejected("wrong_argument", f"PAYLOAD is not JSON: {error}") from None
+        raise Rejected("wrong_argument", f"{name} is not JSON: {error}") from None
 
 
 @app.command()
@@ -133,6 +138,13 @@ def schedule(
     ] = None,
     tag: Tags = None,
     metadata: Metadata = None,
+    unique: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='What makes it unique: {"by": ["customer_id"], "period": "15m"}, or false; by default as its type.',
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Schedule one job. Without --at or --in it is due at once."""
@@ -148,11 +160,20 @@ def schedule(
         expires_at=expires_at,
         tags=tag,
         metadata=named_values("--metadata", metadata) if metadata else None,
+        unique=None if unique is None else json_of("--unique", unique),
     )
     made = ask("POST", "/jobs", body=body)
-    show_answer(
-        made, as_json=as_json, sentence=lambda m: f"job {m['id']}" + ("" if m["created"] else " (its key had made it)")
-    )
+    show_answer(made, as_json=as_json, sentence=_scheduled)
+
+
+def _scheduled(made: Any) -> str:
+    if made["created"]:
+        return f"job {made['id']}"
+    if made["replaced"]:
+        return f"job {made['id']} existed (replaced: {', '.join(made['replaced'])})"
+    if made["status"]:
+        return f"job {made['id']} existed ({made['status']}) and is kept"
+    return f"job {made['id']} (its key had made it)"
 
 
 @app.command("import")
@@ -318,19 +339,22 @@ def _act_on_all(action: str, which: dict[str, Any], *, dry_run: bool, as_json: b
             would, as_json=as_json, sentence=lambda a: f"{'over ' if a['more'] else ''}{a['jobs']} jobs, none touched"
         )
         return
-    total = stay = unfit = 0
+    total = stay = held = unfit = 0
     cursor: dict[str, str] = {}
     while True:
         answer = ask("POST", f"/jobs:{action}", body={**which, **cursor})
         total += len(answer["ids"])
         stay += len(answer.get("key_reused", []))
+        held += len(answer.get("unique_held", []))
         unfit += len(answer.get("unfit", []))
         if not answer["more"]:
             break
         cursor = {"cursor": answer["next"]}
         say(f"{total} so far")
-    told = {"jobs": total, **({"key_reused": stay} if stay else {}), **({"unfit": unfit} if unfit else {})}
+    left = {"key_reused": stay, "unique_held": held, "unfit": unfit}
+    told = {"jobs": total, **{name: count for name, count in left.items() if count}}
     why = f"; {stay} not retried: other jobs have their idempotency keys by now" if stay else ""
+    why += f"; {held} not retried: other jobs hold their unique arguments" if held else ""
     why += f"; {unfit} not retried: they break a rule that is younger than they are" if unfit else ""
     show_answer(told, as_json=as_json, sentence=lambda a: f"{a['jobs']} jobs{why}")
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from tickwright.cli.commands.jobs import json_of
 from tickwright.cli.kit.gateway import api_path, ask, given, put_changes, with_gateway
 from tickwright.cli.kit.output import Json, show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
@@ -18,7 +19,7 @@ path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
     "rate_per_s", "keep_history", "queue", "needs", "group_limit", "group_rate_per_s",
-    "group_order",
+    "group_order", "unique",
 )  # fmt: skip
 
 
@@ -72,6 +73,11 @@ def put(
     group_order: Annotated[
         str | None, typer.Option(help="Jobs of a group run one after another; a failed one: stop, skip or continue.")
     ] = None,
+    unique: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='What makes its jobs unique: {"by": ["customer_id"], "period": "15m"}.'),
+    ] = None,
+    not_unique: Annotated[bool, typer.Option("--not-unique", help="Its jobs are not unique any more.")] = False,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""
@@ -89,8 +95,11 @@ def put(
         group_limit=group_limit,
         group_rate=group_rate,
         group_order=group_order,
+        unique=None if unique is None else json_of("--unique", unique),
     )
     changes = changes_of(name, target, settings, retry)
+    if not_unique:
+        changes["unique"] = None
     stored = with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="target"))
     show_answer(stored, as_json=as_json, sentence=_stored)
 
@@ -106,7 +115,7 @@ def changes_of(name: str, target: str | None, settings: dict[str, Any], retry: d
     whole = msgspec.structs.asdict(request_of(kind))
     wanted = {f"{key}_per_s" if key in {"rate", "group_rate"} else key for key in settings if key != "retry"}
     wanted |= {f"retry_{part}" for part in given(**retry)}
-    changes = {key: whole[key] for key in wanted}
+    changes = {key: msgspec.to_builtins(whole[key]) for key in wanted}
     return changes if target is None else {**changes, "target": target}
 
 

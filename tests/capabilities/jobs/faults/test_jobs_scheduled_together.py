@@ -61,7 +61,7 @@ async def test_the_suite_notices_a_flush_of_jobs_with_and_without_a_key(
 
     def together(self: Enqueuer, pool: asyncpg.Pool) -> None:
         made(self, pool)
-        self._plain = self._keyed
+        self._plain = self._keyed._quick
 
     monkeypatch.setattr(Enqueuer, "__init__", together)
     with pytest.raises(AssertionError, match="jobs without an answer"):
@@ -132,7 +132,7 @@ async def test_busy_means_that_nothing_was_done(
         await transaction.rollback()
         made = await enqueuer.schedule(NewJob("noop", key="K"))
         assert made.created
-        assert not enqueuer._held_keys
+        assert not enqueuer._keyed._held
         assert await engine.pool.fetchval("SELECT current_setting('lock_timeout')") == "5s", (
             "the bound stays with its job"
         )
@@ -242,7 +242,7 @@ async def test_a_key_that_stays_held_makes_no_other_held_one_busy(app_role: AppR
     async with _held(app_role.url, "a"):
         async with _held(app_role.url, "b"):
             calls = [asyncio.create_task(enqueuer.schedule(NewJob("noop", key=key))) for key in "ab"]
-            await eventually_async(lambda: sorted(enqueuer._held_keys) == ["a", "b"])
+            await eventually_async(lambda: sorted(enqueuer._keyed._held) == ["a", "b"])
         a, b = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(a, asyncpg.LockNotAvailableError)
     assert isinstance(b, Scheduled)

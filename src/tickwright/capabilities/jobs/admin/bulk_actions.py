@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
+import msgspec
 
-from tickwright.capabilities.jobs.admin.dead_letters import revive
+from tickwright.capabilities.jobs.admin.dead_letters import requeued, revive
 from tickwright.capabilities.jobs.admin.search import (
     COUNT_MAX,
     MANY_MAX,
@@ -113,7 +114,8 @@ class JobBulkActions:
     async def retry(self, call: BulkCall) -> Requeued:
         """Run failed jobs again, with all their attempts, due now.
 
-        Skipped are jobs whose key another job has now, and jobs that break a rule that is newer than they are.
+        Skipped are jobs whose key another job has now, unique ones whose arguments another job holds, and jobs that
+        break a rule that is newer than they are.
 
         Raises:
             Rejected: ``only_failed``, ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -125,10 +127,9 @@ class JobBulkActions:
             return Requeued(len(chosen.ids), [], chosen.more, dry_run=True)
         async with self._pool.acquire() as connection, connection.transaction():
             revived = await revive(connection, chosen.ids, None, call.limit)
-            ids = [row["id"] for row in revived.rows]
-            await _audit(connection, call, "retry_many", ids)
+            await _audit(connection, call, "retry_many", [row["id"] for row in revived.rows])
         following = await self._next(call, chosen)
-        return Requeued(len(ids), ids, chosen.more, following, key_reused=revived.key_reused, unfit=revived.unfit)
+        return msgspec.structs.replace(requeued(revived, following), more=chosen.more)
 
     async def run_now(self, call: BulkCall) -> BulkAction:
         """Make pending jobs due now; skip those that are due already.

@@ -31,12 +31,14 @@ class RevivedRows:
     Attributes:
         rows: The former rows of the revived ones, by id.
         key_reused: Ids of those that stay, because another job has their idempotency key.
+        unique_held: Ids of those that stay, because another job holds their unique arguments.
         unfit: Ids of those that stay, because they break a rule that is newer than they are.
         last_id: The last id, where the limit left some over; else ``None``.
     """
 
     rows: list[Any]
     key_reused: list[int]
+    unique_held: list[int]
     unfit: list[int]
     last_id: int | None
 
@@ -94,8 +96,9 @@ class DeadLetterAdmin:
 
         Ids without a dead letter are left out of the result, so that a second call changes nothing. ``next`` continues
         behind the last one, so that a loop requeues no letter twice, even if its job fails again at once. Jobs whose
-        idempotency key another job has stay, and are listed in ``key_reused``; letters that break a rule that is newer
-        than they are stay, too, and are listed in ``unfit``.
+        idempotency key another job has stay, and are listed in ``key_reused``, unique ones whose arguments another job
+        holds in ``unique_held``; letters that break a rule that is newer than they are stay, too, and are listed in
+        ``unfit``.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -116,8 +119,7 @@ class DeadLetterAdmin:
                 action = "dead_letters.requeue"
                 await write_audit(connection, caller, action, subjects, before=before, after={"ids": done})
         following = None if revived.last_id is None else await self._cursors.make(revived.last_id, *listing)
-        more, stay, unfit = following is not None, revived.key_reused, revived.unfit
-        return Requeued(len(done), done, more, following, key_reused=stay, unfit=unfit)
+        return requeued(revived, following)
 
     async def _revive_messages(
         self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int, after: int
@@ -127,7 +129,7 @@ class DeadLetterAdmin:
         if revived:
             await connection.execute(_SQL["revive_messages"], [row["id"] for row in revived])
         unfit = [row["id"] for row in rows if not row["fits"]]
-        return RevivedRows(revived, [], unfit, rows[-1]["id"] if len(rows) == limit else None)
+        return RevivedRows(revived, [], [], unfit, rows[-1]["id"] if len(rows) == limit else None)
 
 
 def _check(ids: Sequence[int] | None, subject: str | None) -> None:
@@ -141,20 +143,43 @@ async def revive(
 ) -> RevivedRows:
     """Make dead letters pending again, by id or of a type, behind the id ``after``.
 
-    Where another job has its idempotency key, a letter stays: a key has one job. It also stays where it breaks a rule
-    of new jobs, such as a payload that an earlier release accepted.
+    Where another job has its idempotency key, a letter stays: a key has one job. So it does where another job holds its
+    unique arguments, and where it breaks a rule of new jobs, such as a payload that an earlier release accepted.
     """
     some = None if ids is None else list(ids)
     rows: list[Any] = await connection.fetch(QUERIES["pick_dead"], some, task_type, limit, after)
     fit = [row for row in rows if row["fits"]]
-    revived = await _hold_keys(connection, fit)
+    free = await _hold_uniques(connection, fit)
+    revived = await _hold_keys(connection, free)
     if revived:
         await connection.execute(QUERIES["revive"], [row["id"] for row in revived])
         await connection.execute(QUERIES["revive_fences"], *_columns(revived, "id", "fence", "edits", *_KEY))
-    revived_ids = {row["id"] for row in revived}
-    stay = [row["id"] for row in fit if row["id"] not in revived_ids]
-    unfit = [row["id"] for row in rows if not row["fits"]]
-    return RevivedRows(revived, stay, unfit, rows[-1]["id"] if len(rows) == limit else None)
+    last_id = rows[-1]["id"] if len(rows) == limit else None
+    return RevivedRows(revived, _left(free, revived), _left(fit, free), _left(rows, fit), last_id)
+
+
+def requeued(revived: RevivedRows, following: str | None) -> Requeued:
+    """Return the answer of a call that revived these; ``following`` is the cursor of the next one."""
+    done = [row["id"] for row in revived.rows]
+    return Requeued(
+        len(done), done, following is not None, following, key_reused=revived.key_reused,
+        unique_held=revived.unique_held, unfit=revived.unfit,
+    )  # fmt: skip
+
+
+def _left(rows: list[Any], taken: list[Any]) -> list[int]:
+    ids = {row["id"] for row in taken}
+    return [row["id"] for row in rows if row["id"] not in ids]
+
+
+async def _hold_uniques(connection: Connection, rows: list[Any]) -> list[Any]:
+    """Let unique dead letters hold their arguments again; return the others, and those whose arguments were free."""
+    unique = [row for row in rows if row["uniqueness"] is not None]
+    if not unique:
+        return rows
+    held = await connection.fetch(QUERIES["hold_uniques"], *_columns(unique, "id", "uniqueness"))
+    ours = {row["id"] for row in held}
+    return [row for row in rows if row["uniqueness"] is None or row["id"] in ours]
 
 
 async def _hold_keys(connection: Connection, rows: list[Any]) -> list[Any]:

@@ -443,7 +443,10 @@ def merge(parts: Sequence[SearchPage], limit: int) -> SearchPage:
 
 QUERIES = load("tickwright.capabilities.jobs.sql", "jobs.sql")
 _SHOWN = "\n".join(QUERIES["shown"].splitlines()[1:])
-GET, EXPLAIN, GET_MANY = (QUERIES[name].format(shown=_SHOWN) for name in ("get", "explain", "get_many"))
+_UNIQUE_NOW = "\n".join(QUERIES["unique_now"].splitlines()[1:])
+GET, EXPLAIN, GET_MANY = (
+    QUERIES[name].format(shown=_SHOWN, unique_now=_UNIQUE_NOW) for name in ("get", "explain", "get_many")
+)
 
 
 async def with_ids(pool: Pool, which: JobFilter) -> JobFilter:

@@ -176,12 +176,18 @@ class JobService:
 
         Raises:
             Rejected: ``job_not_failed`` (409) with its status; ``key_reused`` (409): another job has its idempotency
-                key; ``job_unfit`` (409): it breaks a rule that is newer than the job. Permanent.
+                key; ``unique_held`` (409): another one holds its unique arguments; ``job_unfit`` (409): it breaks a
+                rule that is newer than the job. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             revived = await revive(connection, [job_id], None, 1)
             if revived.key_reused:
                 raise Rejected("key_reused", f"another job has the idempotency key of job {job_id} by now", status=409)
+            if revived.unique_held:
+                text = (
+                    f"another job holds the unique arguments of job {job_id} by now; retry it when that one has ended"
+                )
+                raise Rejected("unique_held", text, status=409)
             if revived.unfit:
                 raise Rejected(
                     "job_unfit",

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import msgspec
 
 from tickwright.capabilities.jobs.model import furthest_start_s
+from tickwright.capabilities.jobs.unique import UniqueRequest, unique_of
 from tickwright.domain.masking import masked_address
 from tickwright.domain.strict_json import decode_stored
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, instant_text, wait_text
@@ -68,6 +69,21 @@ class AttemptView(msgspec.Struct):
     lateness_ms: float
 
 
+class UniqueView(UniqueRequest, kw_only=True):
+    """The rule of a unique job, and what equal requests did to it.
+
+    ``holder`` is the last job of these arguments, as long as it is known; it holds them from ``held_from``, and with a
+    period at most ``until`` then. ``replaced`` is how many requests replaced something of this job, ``kept`` how many
+    were answered with it (simultaneous ones, and those in transactions of callers, are not counted).
+    """
+
+    holder: int | None
+    held_from: datetime | None
+    until: datetime | None
+    replaced: int
+    kept: int
+
+
 class JobDetail(JobView, UserData, kw_only=True):
     """One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where it is still known.
 
@@ -82,6 +98,7 @@ class JobDetail(JobView, UserData, kw_only=True):
     attempt_log: list[AttemptView] = []
     lateness_ms: float | None = None
     traceparent: str | None = None
+    unique: UniqueView | None = None
     payload_hidden: bool = False
 
 
@@ -109,10 +126,17 @@ class JobCounts(msgspec.Struct):
 
 
 class CreatedJob(msgspec.Struct):
-    """The scheduled job; ``created`` is false when an earlier request with its idempotency key created it."""
+    """The scheduled job; ``created`` is false when its idempotency key, or its unique arguments, belong to another job.
+
+    ``outcome`` is ``inserted``, ``existing``, or ``replaced`` with what ``replaced`` names: ``payload``, ``time``,
+    ``priority``. ``status`` is that of a unique job that existed.
+    """
 
     id: int
     created: bool
+    outcome: str
+    replaced: list[str] = []
+    status: str | None = None
 
 
 class JobAction(msgspec.Struct):
@@ -162,6 +186,7 @@ class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
     group_limit: int | None
     group_rate_per_s: float | None
     group_order: str | None
+    unique: UniqueRequest | None
     paused_at: datetime | None
     gone_at: datetime | None
     queue_paused_at: datetime | None
@@ -212,8 +237,9 @@ class DeadLetter(msgspec.Struct, AccessGranting):
 class Requeued(msgspec.Struct):
     """The requeued letters, or those that would be (``dry_run``); ``more`` when the limit left some over.
 
-    ``key_reused``: jobs that stay dead letters, because another job has their idempotency key. ``unfit``: letters that
-    stay, because they break a rule that is newer than they are.
+    ``key_reused``: jobs that stay dead letters, because another job has their idempotency key. ``unique_held``: those
+    whose unique arguments another job holds. ``unfit``: letters that stay, because they break a rule that is newer than
+    they are.
     """
 
     requeued: int
@@ -222,6 +248,7 @@ class Requeued(msgspec.Struct):
     next: str | None = None
     dry_run: bool = False
     key_reused: list[int] = []
+    unique_held: list[int] = []
     unfit: list[int] = []
 
 
@@ -237,6 +264,7 @@ def job_view(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
 
 def task_type_view(row: Mapping[str, Any]) -> TaskTypeView:
     """Return a row of ``task_types`` as :class:`TaskTypeView`."""
+    rule = unique_of(row["uniqueness"])
     return view(
         TaskTypeView,
         row,
@@ -244,6 +272,7 @@ def task_type_view(row: Mapping[str, Any]) -> TaskTypeView:
         retry_base=milliseconds(row["retry_base_ms"]),
         retry_cap=milliseconds(row["retry_cap_ms"]),
         retry_factor=round(row["retry_factor"], 6),
+        unique=rule and rule.shown(),
     )
 
 
@@ -265,7 +294,29 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
     log = attempt_log(row)
     first = next((attempt.lateness_ms for attempt in log if attempt.fence == 1), None)
     trace = read_traceparent(row["traceparent"])
-    return job_view(JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace)
+    unique = unique_view(row["id"], row["uniqueness"])
+    return job_view(JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace, unique=unique)
+
+
+class _Known(msgspec.Struct):
+    holder: int | None = None
+    held_from: datetime | None = None
+    until: datetime | None = None
+    replaced: int = 0
+    kept: int | None = 0
+
+
+def unique_view(job_id: int, known: str | None) -> UniqueView | None:
+    """Return a job's rule and what is known of its arguments, from the fragment ``unique_now``."""
+    rule = unique_of(known)
+    if known is None or rule is None:
+        return None
+    now = msgspec.json.decode(known, type=_Known)
+    kept = now.kept or 0 if now.holder == job_id else 0
+    return UniqueView(
+        **msgspec.structs.asdict(rule.shown()), holder=now.holder, held_from=now.held_from, until=now.until,
+        replaced=now.replaced, kept=kept,
+    )  # fmt: skip
 
 
 def decoded(job: JobDetail) -> JobDetail:
@@ -327,7 +378,33 @@ def explain(facts: Mapping[str, Any]) -> Explanation:
     summary = reasons[0].text
     if facts["idempotency_key"] is not None:
         reasons.append(Reason("has_key", "its idempotency key makes repeated requests answer with this job"))
+    reasons += _unique_reasons(facts["id"], unique_view(facts["id"], facts["uniqueness"]))
     return Explanation(facts["id"], facts["status"], summary, reasons)
+
+
+def _unique_reasons(job_id: int, unique: UniqueView | None) -> Iterator[Reason]:
+    if unique is None:
+        return
+    if unique.replaced:
+        text = f"{_times(unique.replaced)} an equal request replaced its {' and '.join(unique.on_conflict)}"
+        yield Reason("replaced", text)
+    if unique.kept:
+        yield Reason("kept", f"{_times(unique.kept)} it was kept instead of inserting an equal one")
+    if unique.holder == job_id:
+        yield Reason("unique", f"it is unique {_rule_text(unique)}")
+    elif unique.holder is not None:
+        text = f"it is unique {_rule_text(unique)}; job {unique.holder} has its arguments by now"
+        yield Reason("unique_passed_on", text)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _rule_text(unique: UniqueView) -> str:
+    by = "by all arguments" if unique.by is None else f"by {', '.join(unique.by)}" if unique.by else "in its type"
+    period = "" if unique.period is None else f", for {unique.period} from its insertion"
+    return f"{by} while {' or '.join(unique.over)}{period}"
 
 
 def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from tickwright.capabilities.jobs.enqueue import TypeCatalog
 from tickwright.capabilities.jobs.schedules.definition import (
     Definition,
     ScheduleChange,
@@ -37,6 +36,7 @@ from tickwright.capabilities.jobs.schedules.views import (
     schedule_view,
     times_text,
 )
+from tickwright.capabilities.jobs.type_catalog import TypeCatalog
 from tickwright.domain.calendars.occurrences import spread_offset
 from tickwright.domain.errors import Contended, Rejected
 from tickwright.domain.signatures import digest_of

@@ -7,7 +7,8 @@
 -- one index probe); the claim ranges $14, $15 that hold no row, with attempts 0; last a summary: execute_s is the clock,
 -- due_s the next due instant, expires_s the instant of the snapshot, max_attempts the number of rows that were left over.
 -- A claim with a bound skips rows with any lock mark (xmax), because to try their locks costs as much as to claim them. Claims without a
--- bound find later what was skipped needlessly. Awaited rows are not skipped: the statement that marked them (awaited.sql) left its lock mark. Rows whose payloads may be long as text are taken until there are $13. The places
+-- bound find later what was skipped needlessly. Awaited and unique rows are not skipped: statements that marked the ones
+-- (awaited.sql), or were answered with the others (put_into_pending), left their lock marks. Rows whose payloads may be long as text are taken until there are $13. The places
 -- of the rows are one array: as rows, they cost the claim 6 % more. Index: scheduled_tasks_due, one scan per claim range.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR KEY SHARE
@@ -38,7 +39,7 @@ WITH session AS MATERIALIZED (
               SELECT t.ctid AS at, tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
                 FROM ONLY tickwright.scheduled_tasks t
                WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
-                 AND (claim_range.due_from = '-infinity' OR t.xmax = '0' OR t.awaited)
+                 AND (claim_range.due_from = '-infinity' OR t.xmax = '0' OR t.awaited OR t.uniqueness IS NOT NULL)
                  AND coalesce(t.retry_at, t.execute_at) >= claim_range.due_from
                  AND coalesce(t.retry_at, t.execute_at) <= now() + $7::interval
                ORDER BY coalesce(t.retry_at, t.execute_at)

@@ -71,6 +71,14 @@ SELECT job_id, code, message
   FROM tickwright.insert_each($13::text, $1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
                               $8::interval[], $9::text[], $10::text[], $11::bytea[], $12::text[]);
 
+-- name: insert_unique
+-- Insert unique jobs in the order of their digests; returns for each, by its place, what happened, or nothing where its key is taken. $1: one by one, with the error
+-- of each. $14 bounds a wait for another transaction; NULL in a caller's transaction. Indexes: job_uniques_pkey, scheduled_tasks_pkey, job_unique_ends_pkey.
+SELECT place, job_id, outcome, replaced, status, code, message
+  FROM tickwright.insert_unique($1::boolean, $14::text, $2::timestamptz[], $3::text[], $4::text[], $5::integer[], $6::smallint[], $7::integer[],
+                                $8::timestamptz[], $9::interval[], $10::text[], $11::text[], $12::bytea[], $13::text[])
+ ORDER BY place;
+
 -- name: find_keys
 -- The jobs that hold these keys, live or finished. Indexes: scheduled_tasks_key, job_keys_pkey.
 SELECT idempotency_key AS key, id, request_digest AS digest

@@ -5,9 +5,15 @@ t.priority, t.idempotency_key, t.timeout_ms, tickwright.shown_at(t.expires_at) A
 t.completed_at, tickwright.shown_at(t.retry_at) AS retry_at, t.cancel_requested_at, t.fence, t.owner, coalesce(t.tags, '{}') AS tags,
 t.fence + coalesce(t.edits, 0) + 1 AS version;
 
+-- name: unique_now
+-- The rule of a unique job, and which job has its arguments now; NULL for others.
+CASE WHEN t.uniqueness IS NOT NULL THEN (
+  SELECT t.uniqueness || jsonb_build_object('holder', u.job_id, 'held_from', u.held_from, 'until', u.until, 'kept', u.kept)
+    FROM (SELECT) AS one LEFT JOIN tickwright.job_uniques u ON u.digest = decode(t.uniqueness ->> 'digest', 'hex'))::text END AS uniqueness;
+
 -- name: get
--- One job, live or finished. Indexes: the primary key of each table of the family, one probe each.
-SELECT {shown}, t.payload, t.metadata, t.result, t.progress, t.attempt_errors, t.traceparent
+-- One job, live or finished. Indexes: the primary key of each table of the family, one probe each; job_uniques_pkey.
+SELECT {shown}, t.payload, t.metadata, t.result, t.progress, t.attempt_errors, t.traceparent, {unique_now}
   FROM tickwright.scheduled_tasks t WHERE t.id = $1;
 
 -- name: get_many
@@ -49,7 +55,7 @@ UPDATE ONLY tickwright.scheduled_tasks t
 -- name: pick_dead
 -- Dead letters by id or of a type, behind the id $4, the oldest first, locked. fits: the table of live jobs accepts them; its rules may be
 -- newer than a letter. Index: scheduled_tasks_dead_pkey.
-SELECT t.id, t.fence, t.edits, t.attempts, t.idempotency_key, t.request_digest,
+SELECT t.id, t.fence, t.edits, t.attempts, t.idempotency_key, t.request_digest, t.uniqueness,
        tickwright.new_job_fits('pending', NULL, 0, 0, t.task_type, t.execute_at, t.max_attempts, t.priority, t.timeout_ms, t.payload, t.traceparent, NULL)
          AS fits
   FROM tickwright.scheduled_tasks_dead t
@@ -67,6 +73,14 @@ SELECT DISTINCT ON (u.key) u.key, u.id, u.digest, clock_timestamp()
     ON CONFLICT (key) DO UPDATE SET created_at = excluded.created_at WHERE held.job_id = excluded.job_id
 RETURNING job_id;
 
+-- name: hold_uniques
+-- Let unique dead letters that are requeued ($1 ids, $2 rules) hold their arguments again; returns the ids of those whose arguments no other job holds; of two equal
+-- ones, one. In the order of their digests: no deadlock. In the transaction of ``revive``, before it. Index: job_uniques_pkey.
+SELECT o.id
+  FROM (SELECT DISTINCT ON (u.rule ->> 'digest' COLLATE "C") u.id, u.rule FROM unnest($1::bigint[], $2::jsonb[]) AS u (id, rule)
+         ORDER BY u.rule ->> 'digest' COLLATE "C", u.id OFFSET 0) AS o
+ WHERE tickwright.hold_unique(o.id, o.rule);
+
 -- name: revive
 -- Make dead letters pending again under their own ids, due now, with all their attempts. Index: scheduled_tasks_dead_pkey.
 WITH back AS (
@@ -74,10 +88,10 @@ WITH back AS (
 )
 INSERT INTO tickwright.scheduled_tasks
        (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-        progress, retry_at, attempt_errors, traceparent, tags, metadata)
+        progress, retry_at, attempt_errors, traceparent, tags, metadata, uniqueness)
 OVERRIDING SYSTEM VALUE
 SELECT id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata
+       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata, uniqueness
   FROM back;
 
 -- name: revive_fences
@@ -101,7 +115,7 @@ LIMIT 1;
 -- A worker with slots for queues reports which of them have no free one.
 -- Indexes: primary keys; scheduled_tasks_due, one probe and one scan per claim range.
 WITH RECURSIVE job AS MATERIALIZED (
-  SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
+  SELECT {shown}, {unique_now} FROM tickwright.scheduled_tasks t WHERE t.id = $1
 ), walked AS (
   SELECT y.name AS task_type, 32767::smallint AS priority
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type AND y.concurrency IS NOT NULL

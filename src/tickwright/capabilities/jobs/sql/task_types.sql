@@ -13,8 +13,8 @@ SELECT name FROM tickwright.task_types WHERE name = $1 FOR UPDATE;
 -- Create or replace a type; a new target clears gone_at. Index: task_types_pkey.
 INSERT INTO tickwright.task_types AS t
        (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, final_statuses, concurrency,
-        rate_per_s, keep_history, queue, needs, group_limit, group_rate_per_s, group_order)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11, $12, $13::text[], $14, $15, $16)
+        rate_per_s, keep_history, queue, needs, group_limit, group_rate_per_s, group_order, uniqueness)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11, $12, $13::text[], $14, $15, $16, CAST($17::text AS jsonb))
 ON CONFLICT (name) DO UPDATE
    SET target = excluded.target, timeout_ms = excluded.timeout_ms, max_attempts = excluded.max_attempts,
        retry_base_ms = excluded.retry_base_ms, retry_factor = excluded.retry_factor,
@@ -22,6 +22,7 @@ ON CONFLICT (name) DO UPDATE
        concurrency = excluded.concurrency, rate_per_s = excluded.rate_per_s, keep_history = excluded.keep_history,
        queue = excluded.queue, needs = excluded.needs,
        group_limit = excluded.group_limit, group_rate_per_s = excluded.group_rate_per_s, group_order = excluded.group_order,
+       uniqueness = excluded.uniqueness,
        gone_at = CASE WHEN t.target = excluded.target THEN t.gone_at END,
        version = t.version + 1, updated_at = clock_timestamp();
 
@@ -76,8 +77,8 @@ SELECT t.*, coalesce(s.secrets, '{}') AS secrets, q.paused_at AS queue_paused_at
 -- name: register_handler
 -- Register the type of a handler, unless an operator has set it up differently.
 INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history,
-       queue, needs, group_limit, group_rate_per_s, group_order)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+       queue, needs, group_limit, group_rate_per_s, group_order, uniqueness)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, CAST($16::text AS jsonb))
 ON CONFLICT (name) DO NOTHING;
 
 -- name: mark_gone

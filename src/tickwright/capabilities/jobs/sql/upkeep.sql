@@ -49,6 +49,22 @@ DELETE FROM tickwright.job_keys
                           ORDER BY k.created_at LIMIT $2))
    AND created_at < clock_timestamp() - $1::interval - interval '1 hour';
 
+-- name: delete_uniques
+-- Delete at most $2 rows of unique arguments that were taken longer than $1 ago and that no job holds any more, except those that another session has locked. Index:
+-- job_uniques_age, then scheduled_tasks_pkey and job_unique_ends_pkey.
+DELETE FROM tickwright.job_uniques
+ WHERE digest = ANY (ARRAY (SELECT u.digest FROM tickwright.job_uniques u
+                             WHERE u.held_from < clock_timestamp() - $1::interval
+                               AND NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.id = u.job_id)
+                               AND NOT EXISTS (SELECT FROM tickwright.job_unique_ends e WHERE e.job_id = u.job_id)
+                             ORDER BY u.held_from LIMIT $2 FOR UPDATE OF u SKIP LOCKED));
+
+-- name: delete_unique_ends
+-- Delete at most $2 ends of unique jobs whose hold has ended $1 ago. Index: job_unique_ends_until.
+DELETE FROM tickwright.job_unique_ends
+ WHERE job_id = ANY (ARRAY (SELECT e.job_id FROM tickwright.job_unique_ends e
+                             WHERE e.until < clock_timestamp() - $1::interval ORDER BY e.until LIMIT $2 FOR UPDATE SKIP LOCKED));
+
 -- name: return_stuck
 -- Release jobs that a user's program set to processing, without a lease, and has not touched for $1: back to pending, with the attempt
 -- counted, or failed when it was the last. Also jobs of lost sessions whose rows were locked at the reclaim; their claims have counted the attempt,
