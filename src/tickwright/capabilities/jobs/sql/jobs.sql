@@ -88,10 +88,10 @@ WITH back AS (
 )
 INSERT INTO tickwright.scheduled_tasks
        (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-        progress, retry_at, attempt_errors, traceparent, tags, metadata, uniqueness)
+        progress, retry_at, attempt_errors, traceparent, tags, metadata, group_key, uniqueness)
 OVERRIDING SYSTEM VALUE
 SELECT id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata, uniqueness
+       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata, group_key, uniqueness
   FROM back;
 
 -- name: revive_fences
