@@ -141,6 +141,30 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tickwright.lock_workflows(bigint[]) IS 'Lock the outermost workflows of these.';
 
+-- Each of these has one plan, which does not depend on what the statistics say of tables that were empty a moment ago.
+CREATE FUNCTION tickwright.open_successors(node_id bigint) RETURNS TABLE (id bigint, on_failed text, waits_for integer)
+LANGUAGE sql STABLE ROWS 2 AS $$
+  SELECT s.id, s.on_failed, s.waits_for
+    FROM tickwright.workflow_edges g CROSS JOIN LATERAL (SELECT n.* FROM tickwright.workflow_nodes n WHERE n.id = g.successor LIMIT 1) AS s
+   WHERE g.predecessor = node_id AND s.status IS NULL OFFSET 0
+$$;
+COMMENT ON FUNCTION tickwright.open_successors(bigint) IS 'What waits for a node and has not ended.';
+
+CREATE FUNCTION tickwright.set_ends(ids bigint[], statuses text[]) RETURNS TABLE (id bigint, status text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  one text;
+BEGIN
+  FOR one IN SELECT DISTINCT u.status FROM unnest(statuses) AS u (status) LOOP
+    RETURN QUERY
+    UPDATE tickwright.workflow_nodes n SET status = one
+     WHERE n.id = ANY (ARRAY (SELECT u.id FROM unnest(ids, statuses) AS u (id, status) WHERE u.status = one)) AND n.status IS NULL
+    RETURNING n.id, n.status;
+  END LOOP;
+END $$;
+COMMENT ON FUNCTION tickwright.set_ends IS 'Write how nodes ended; returns those that had not ended before.';
+
 CREATE FUNCTION tickwright.end_nodes(ids bigint[], statuses text[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   lost bigint[];
@@ -153,12 +177,7 @@ DECLARE
   unfit bigint[];
 BEGIN
   WHILE cardinality(ids) > 0 LOOP
-    WITH changed AS (
-      UPDATE tickwright.workflow_nodes n SET status = u.status FROM unnest(ids, statuses) AS u (id, status)
-       WHERE n.id = u.id AND n.status IS NULL
-      RETURNING n.id, n.status
-    )
-    SELECT array_agg(id), array_agg(status) INTO ids, statuses FROM changed;
+    SELECT array_agg(c.id), array_agg(c.status) INTO ids, statuses FROM tickwright.set_ends(ids, statuses) AS c;
     EXIT WHEN ids IS NULL;
 
     -- What can no longer run, as far as that reaches.
@@ -166,19 +185,18 @@ BEGIN
     IF statuses && '{failed,cancelled,skipped}' THEN
       WITH RECURSIVE reached AS (
         SELECT s.id, bool_and(u.status = 'skipped') AS skip
-          FROM unnest(ids, statuses) AS u (id, status)
-          JOIN tickwright.workflow_edges g ON g.predecessor = u.id JOIN tickwright.workflow_nodes s ON s.id = g.successor
-         WHERE u.status <> 'completed' AND s.status IS NULL AND (s.on_failed = 'cancel' OR s.on_failed = 'wait' AND u.status = 'skipped')
+          FROM unnest(ids, statuses) AS u (id, status) CROSS JOIN LATERAL tickwright.open_successors(u.id) AS s
+         WHERE u.status <> 'completed' AND (s.on_failed = 'cancel' OR s.on_failed = 'wait' AND u.status = 'skipped')
          GROUP BY s.id
         UNION
         SELECT s.id, r.skip
-          FROM reached r JOIN tickwright.workflow_edges g ON g.predecessor = r.id JOIN tickwright.workflow_nodes s ON s.id = g.successor
-         WHERE s.status IS NULL AND (s.on_failed = 'cancel' OR s.on_failed = 'wait' AND r.skip)
+          FROM reached r CROSS JOIN LATERAL tickwright.open_successors(r.id) AS s
+         WHERE s.on_failed = 'cancel' OR s.on_failed = 'wait' AND r.skip
       )
       SELECT array_agg(r.id), array_agg(r.status) INTO lost, lost_statuses
         FROM (SELECT id, CASE WHEN bool_and(skip) THEN 'skipped' ELSE 'cancelled' END AS status FROM reached GROUP BY id) AS r;
       IF lost IS NOT NULL THEN
-        UPDATE tickwright.workflow_nodes n SET status = u.status FROM unnest(lost, lost_statuses) AS u (id, status) WHERE n.id = u.id;
+        PERFORM tickwright.set_ends(lost, lost_statuses);
         PERFORM tickwright.end_waiting(lost, lost_statuses);
         ids := ids || lost;
         statuses := statuses || lost_statuses;
@@ -189,13 +207,11 @@ BEGIN
     WITH less AS (
       SELECT s.id, s.on_failed, s.waits_for, bool_or(u.status IN ('failed', 'cancelled')) AS failed,
              (count(*) FILTER (WHERE u.status = 'completed' OR s.on_failed IN ('run', 'only')))::integer AS ended
-        FROM unnest(ids, statuses) AS u (id, status)
-        JOIN tickwright.workflow_edges g ON g.predecessor = u.id JOIN tickwright.workflow_nodes s ON s.id = g.successor
-       WHERE s.status IS NULL
-       GROUP BY s.id
+        FROM unnest(ids, statuses) AS u (id, status) CROSS JOIN LATERAL tickwright.open_successors(u.id) AS s
+       GROUP BY s.id, s.on_failed, s.waits_for
     ), fewer AS (
       UPDATE tickwright.workflow_nodes n SET waits_for = l.waits_for - l.ended
-        FROM less l WHERE n.id = l.id AND l.ended BETWEEN 1 AND l.waits_for - 1
+        FROM less l WHERE n.id = l.id AND n.id = ANY (ARRAY (SELECT id FROM less)) AND l.ended BETWEEN 1 AND l.waits_for - 1
     )
     SELECT array_agg(l.id) FILTER (WHERE CASE WHEN l.on_failed = 'only' THEN l.failed ELSE l.ended >= l.waits_for END),
            array_agg(l.id) FILTER (WHERE l.on_failed = 'only' AND NOT l.failed AND l.ended >= l.waits_for)
@@ -211,7 +227,8 @@ BEGIN
     -- The workflows that they belong to, and which of those have ended.
     WITH ended AS (
       SELECT n.workflow_id, count(*) AS nodes, count(*) FILTER (WHERE u.status = 'failed') AS failed, count(*) FILTER (WHERE u.status = 'cancelled') AS cancelled
-        FROM unnest(ids, statuses) AS u (id, status) JOIN tickwright.workflow_nodes n ON n.id = u.id
+        FROM unnest(ids, statuses) AS u (id, status)
+       CROSS JOIN LATERAL (SELECT o.workflow_id FROM tickwright.workflow_nodes o WHERE o.id = u.id LIMIT 1) AS n
        GROUP BY n.workflow_id
     ), counted AS (
       UPDATE tickwright.workflows w
@@ -219,7 +236,7 @@ BEGIN
              ended_at = CASE WHEN w.open = e.nodes THEN clock_timestamp() END,
              state = CASE WHEN w.open > e.nodes THEN 'running' WHEN w.reason = 'deadline' THEN 'failed' WHEN w.cancelled_at IS NOT NULL THEN 'cancelled'
                           WHEN w.failed + e.failed > 0 THEN 'failed' WHEN w.cancelled + e.cancelled > 0 THEN 'cancelled' ELSE 'completed' END
-        FROM ended e WHERE w.id = e.workflow_id
+        FROM ended e WHERE w.id = e.workflow_id AND w.id = ANY (ARRAY (SELECT workflow_id FROM ended))
       RETURNING w.id, w.parent_id, w.state, w.awaited
     )
     SELECT array_agg(c.id) FILTER (WHERE c.parent_id IS NOT NULL), array_agg(c.state) FILTER (WHERE c.parent_id IS NOT NULL),
@@ -246,7 +263,8 @@ BEGIN
     PERFORM tickwright.stall(ids, free);
   END IF;
   SELECT array_agg(w.id) INTO unfit
-    FROM tickwright.workflow_nodes n JOIN ONLY tickwright.scheduled_tasks_waiting w ON w.id = n.id
+    FROM tickwright.workflow_nodes n
+   CROSS JOIN LATERAL (SELECT o.id, o.payload FROM ONLY tickwright.scheduled_tasks_waiting o WHERE o.id = n.id LIMIT 1) AS w
    WHERE n.id = ANY (free) AND n.arguments IS NOT NULL AND NOT tickwright.json_fits(tickwright.with_results(w.payload, n.arguments));
   IF unfit IS NOT NULL THEN
     PERFORM tickwright.end_waiting(unfit, array_fill('failed'::text, ARRAY[cardinality(unfit)]));
@@ -261,7 +279,7 @@ BEGIN
   SELECT g.id, CASE WHEN n.delay IS NULL THEN greatest(g.execute_at, clock_timestamp()) ELSE clock_timestamp() + n.delay END, g.task_type,
          CASE WHEN n.arguments IS NULL THEN g.payload ELSE tickwright.with_results(g.payload, n.arguments) END, g.max_attempts, g.error_message,
          g.created_at, g.priority, g.timeout_ms, g.expires_at, g.attempt_errors, g.traceparent, g.tags, g.metadata, g.awaited, g.workflow_id
-    FROM gone g JOIN tickwright.workflow_nodes n ON n.id = g.id;
+    FROM gone g CROSS JOIN LATERAL (SELECT o.delay, o.arguments FROM tickwright.workflow_nodes o WHERE o.id = g.id LIMIT 1) AS n;
   RETURN unfit;
 END $$;
 COMMENT ON FUNCTION tickwright.release_waiting(bigint[]) IS
@@ -325,7 +343,8 @@ BEGIN
            CASE g.ended WHEN 'failed' THEN 'arguments_too_large: its payload does not fit with the results of its predecessors'
                         WHEN 'skipped' THEN 'skipped: it runs only where a predecessor fails, or follows such a job'
                         ELSE coalesce((SELECT format('cancelled: its predecessor %%s (%%s) %%s', p.id, p.name, CASE p.status WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END)
-                                         FROM tickwright.workflow_edges x JOIN tickwright.workflow_nodes p ON p.id = x.predecessor
+                                         FROM tickwright.workflow_edges x
+                                        CROSS JOIN LATERAL (SELECT o.* FROM tickwright.workflow_nodes o WHERE o.id = x.predecessor LIMIT 1) AS p
                                         WHERE x.successor = g.id AND p.status IN ('failed', 'cancelled') ORDER BY p.id LIMIT 1), 'cancelled with its workflow') END,
            g.created_at, clock_timestamp(), clock_timestamp(), g.priority, g.timeout_ms, g.expires_at, g.fence, g.attempt_errors, g.traceparent, g.tags,
            g.metadata, g.edits
@@ -404,21 +423,21 @@ BEGIN
     FROM ROWS FROM (jsonb_to_recordset(definition -> 'jobs')
                     AS (name text, task_type text, on_failed text, delay interval, arguments jsonb, workflow text)) WITH ORDINALITY
            AS j (name, task_type, on_failed, delay, arguments, workflow, place)
-    LEFT JOIN tickwright.workflow_nodes i ON i.root_id = root AND i.name = j.workflow AND i.is_workflow
+    LEFT JOIN LATERAL (SELECT n.id FROM tickwright.workflow_nodes n WHERE n.root_id = root AND n.name = j.workflow AND n.is_workflow LIMIT 1) AS i ON true
    ORDER BY j.place;
 
   UPDATE tickwright.workflows w SET nodes = c.nodes, open = c.nodes
     FROM (SELECT n.workflow_id, count(*) AS nodes FROM tickwright.workflow_nodes n WHERE n.root_id = root GROUP BY n.workflow_id) AS c
    WHERE w.id = c.workflow_id;
   WITH RECURSIVE up AS (
-    SELECT w.id, w.parent_id, (SELECT max(n.id) FROM tickwright.workflow_nodes n WHERE n.root_id = root AND n.workflow_id = w.id AND NOT n.is_workflow) AS last_id
-      FROM tickwright.workflows w WHERE w.root_id = root
+    SELECT n.workflow_id AS id, max(n.id) AS last_id FROM tickwright.workflow_nodes n WHERE n.root_id = root AND NOT n.is_workflow GROUP BY n.workflow_id
     UNION ALL
-    SELECT p.id, p.parent_id, u.last_id FROM up u JOIN tickwright.workflows p ON p.id = u.parent_id
+    SELECT w.parent_id, u.last_id FROM up u CROSS JOIN LATERAL (SELECT o.parent_id FROM tickwright.workflows o WHERE o.id = u.id LIMIT 1) AS w
+     WHERE w.parent_id IS NOT NULL
   )
   UPDATE tickwright.workflows w SET last_id = l.last_id FROM (SELECT id, max(last_id) AS last_id FROM up GROUP BY id) AS l WHERE w.id = l.id;
 
-  PERFORM tickwright.add_workflow_edges(root, definition -> 'jobs', definition -> 'workflows');
+  PERFORM tickwright.add_workflow_edges(root, definition -> 'jobs');
   PERFORM tickwright.add_workflow_jobs(root, definition -> 'jobs');
   RETURN root;
 EXCEPTION
@@ -503,16 +522,15 @@ BEGIN
   IF coalesce(jsonb_array_length(inner_workflows), 0) = 0 THEN
     RETURN;
   END IF;
-  INSERT INTO tickwright.workflow_nodes (id, root_id, workflow_id, name, is_workflow)
-  SELECT nextval('tickwright.scheduled_tasks_id_seq'), root, root, i.name, true
-    FROM jsonb_to_recordset(inner_workflows) AS i (name text);
-  UPDATE tickwright.workflow_nodes n SET workflow_id = p.id
-    FROM jsonb_to_recordset(inner_workflows) AS i (name text, workflow text)
-    JOIN tickwright.workflow_nodes p ON p.root_id = root AND p.name = i.workflow
-   WHERE n.root_id = root AND n.name = i.name AND p.id < n.id;
-  SELECT i.name INTO wrong
-    FROM jsonb_to_recordset(inner_workflows) AS i (name text, workflow text) JOIN tickwright.workflow_nodes n ON n.root_id = root AND n.name = i.name
-   WHERE i.workflow IS NOT NULL AND n.workflow_id = root LIMIT 1;
+  INSERT INTO tickwright.workflow_nodes (id, root_id, workflow_id, name, is_workflow, arguments)
+  SELECT nextval('tickwright.scheduled_tasks_id_seq'), root, root, i.name, true, jsonb_build_object('after', i.after, 'workflow', i.workflow)
+    FROM jsonb_to_recordset(inner_workflows) AS i (name text, after jsonb, workflow text);
+  UPDATE tickwright.workflow_nodes n
+     SET workflow_id = coalesce((SELECT p.id FROM tickwright.workflow_nodes p
+                                  WHERE p.root_id = root AND p.name = n.arguments ->> 'workflow' AND p.id < n.id), root)
+   WHERE n.root_id = root AND n.arguments ->> 'workflow' IS NOT NULL;
+  SELECT n.name INTO wrong FROM tickwright.workflow_nodes n
+   WHERE n.root_id = root AND n.arguments ->> 'workflow' IS NOT NULL AND n.workflow_id = root LIMIT 1;
   IF FOUND THEN
     PERFORM tickwright.refuse_workflow('unknown_workflow', format('workflow %s: list the workflow that it is in before it', left(wrong, 200)));
   END IF;
@@ -521,7 +539,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tickwright.add_inner_workflows IS 'Add the workflows inside of a new one.';
 
-CREATE FUNCTION tickwright.add_workflow_edges(root bigint, jobs jsonb, inner_workflows jsonb) RETURNS void
+CREATE FUNCTION tickwright.add_workflow_edges(root bigint, jobs jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   wrong record;
@@ -539,8 +557,9 @@ BEGIN
                             UNION ALL
                            SELECT x.name FROM jsonb_array_elements_text(CASE WHEN jsonb_typeof(g.value) = 'array' THEN g.value ELSE '[]' END) AS x (name)) AS v
                          ) AS a
-      JOIN tickwright.workflow_nodes n ON n.root_id = root AND n.name = coalesce(j.name, j.task_type || '-' || j.place)
-      LEFT JOIN tickwright.workflow_nodes p ON p.root_id = root AND p.name = a.name
+     CROSS JOIN LATERAL (SELECT o.id FROM tickwright.workflow_nodes o
+                          WHERE o.root_id = root AND o.name = coalesce(j.name, j.task_type || '-' || j.place) LIMIT 1) AS n
+      LEFT JOIN LATERAL (SELECT o.id FROM tickwright.workflow_nodes o WHERE o.root_id = root AND o.name = a.name LIMIT 1) AS p ON true
      WHERE jsonb_typeof(j.after) = 'array' OR j.arguments IS NOT NULL;
   EXCEPTION WHEN not_null_violation THEN
     SELECT coalesce(j.name, j.place::text) AS job, a.name INTO wrong
@@ -551,52 +570,56 @@ BEGIN
      WHERE NOT EXISTS (SELECT FROM tickwright.workflow_nodes p WHERE p.root_id = root AND p.name = a.name) LIMIT 1;
     PERFORM tickwright.refuse_workflow('unknown_name', format('job %s waits for %s, which is not in the workflow', left(wrong.job, 200), left(wrong.name, 200)));
   END;
-  PERFORM tickwright.add_inner_starts(root, inner_workflows);
+  PERFORM tickwright.add_inner_starts(root);
   SELECT s.name AS job, p.name INTO wrong
-    FROM tickwright.workflow_nodes s JOIN tickwright.workflow_edges g ON g.successor = s.id
-    JOIN tickwright.workflow_nodes p ON p.id = g.predecessor
-    LEFT JOIN tickwright.workflows w ON p.is_workflow AND w.id = p.id
-   WHERE s.root_id = root AND coalesce(w.last_id, p.id) >= s.id LIMIT 1;
+    FROM tickwright.workflow_nodes s
+   CROSS JOIN LATERAL (SELECT e.predecessor FROM tickwright.workflow_edges e WHERE e.successor = s.id OFFSET 0) AS g
+   CROSS JOIN LATERAL (SELECT o.* FROM tickwright.workflow_nodes o WHERE o.id = g.predecessor LIMIT 1) AS p
+   WHERE s.root_id = root
+     AND s.id <= CASE WHEN p.is_workflow THEN (SELECT w.last_id FROM tickwright.workflows w WHERE w.id = p.id) ELSE p.id END LIMIT 1;
   IF FOUND THEN
     PERFORM tickwright.refuse_workflow('order', format('job %s waits for %s, which is not listed before it; list jobs behind those that they wait for. A cycle has no such order',
                                                        left(wrong.job, 200), left(wrong.name, 200)));
   END IF;
-  IF 1000000 < (SELECT count(*) FROM tickwright.workflow_nodes s JOIN tickwright.workflow_edges g ON g.successor = s.id WHERE s.root_id = root) THEN
+  IF 1000000 < (SELECT sum(g.edges) FROM tickwright.workflow_nodes s
+              CROSS JOIN LATERAL (SELECT count(*) AS edges FROM tickwright.workflow_edges e WHERE e.successor = s.id) AS g WHERE s.root_id = root) THEN
     PERFORM tickwright.refuse_workflow('too_many', 'after: at most 1,000,000 in total; put one job between large groups');
   END IF;
 END $$;
 COMMENT ON FUNCTION tickwright.add_workflow_edges IS 'Add what the jobs of a new workflow wait for.';
 
-CREATE FUNCTION tickwright.add_inner_starts(root bigint, inner_workflows jsonb) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION tickwright.add_inner_starts(root bigint) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   wrong text;
 BEGIN
-  SELECT a.name INTO wrong
-    FROM jsonb_to_recordset(inner_workflows) AS i (name text, after jsonb) CROSS JOIN LATERAL jsonb_array_elements_text(i.after) AS a (name)
-   WHERE NOT EXISTS (SELECT FROM tickwright.workflow_nodes p WHERE p.root_id = root AND p.name = a.name) LIMIT 1;
-  IF FOUND THEN
-    PERFORM tickwright.refuse_workflow('unknown_name', format('a workflow waits for %s, which is not in the workflow', left(wrong, 200)));
-  END IF;
   SELECT w.name INTO wrong FROM tickwright.workflows w WHERE w.root_id = root AND w.nodes = 0 LIMIT 1;
   IF FOUND THEN
     PERFORM tickwright.refuse_workflow('empty', format('workflow %s: it has no jobs', left(wrong, 200)));
   END IF;
+  SELECT a.name INTO wrong
+    FROM tickwright.workflow_nodes i CROSS JOIN LATERAL jsonb_array_elements_text(i.arguments -> 'after') AS a (name)
+   WHERE i.root_id = root AND i.is_workflow AND jsonb_typeof(i.arguments -> 'after') = 'array'
+     AND NOT EXISTS (SELECT FROM tickwright.workflow_nodes p WHERE p.root_id = root AND p.name = a.name) LIMIT 1;
+  IF FOUND THEN
+    PERFORM tickwright.refuse_workflow('unknown_name', format('a workflow waits for %s, which is not in the workflow', left(wrong, 200)));
+  END IF;
   WITH RECURSIVE starts AS (                       -- each workflow, with what its first jobs wait for: its own predecessors, or those of the one around it
-    SELECT w.id, CASE WHEN jsonb_array_length(i.after) > 0 THEN i.after END AS after
-      FROM jsonb_to_recordset(inner_workflows) AS i (name text, workflow text, after jsonb)
-      JOIN tickwright.workflow_nodes n ON n.root_id = root AND n.name = i.name JOIN tickwright.workflows w ON w.id = n.id
-     WHERE w.parent_id = root
+    SELECT i.id, CASE WHEN i.arguments -> 'after' @> '[]' THEN i.arguments -> 'after' END AS after
+      FROM tickwright.workflow_nodes i WHERE i.root_id = root AND i.is_workflow AND i.workflow_id = root
     UNION ALL
-    SELECT w.id, CASE WHEN jsonb_array_length(i.after) > 0 THEN i.after ELSE s.after END
-      FROM starts s JOIN tickwright.workflows w ON w.parent_id = s.id
-      JOIN jsonb_to_recordset(inner_workflows) AS i (name text, after jsonb) ON i.name = w.name
+    SELECT i.id, CASE WHEN i.arguments #> '{after,0}' IS NOT NULL THEN i.arguments -> 'after' ELSE s.after END
+      FROM starts s CROSS JOIN LATERAL (SELECT w.id FROM tickwright.workflows w WHERE w.parent_id = s.id OFFSET 0) AS w
+     CROSS JOIN LATERAL (SELECT o.id, o.arguments FROM tickwright.workflow_nodes o WHERE o.id = w.id LIMIT 1) AS i
   )
   INSERT INTO tickwright.workflow_edges (predecessor, successor)
   SELECT DISTINCT p.id, n.id
     FROM starts s CROSS JOIN LATERAL jsonb_array_elements_text(s.after) AS a (name)
-    JOIN tickwright.workflow_nodes p ON p.root_id = root AND p.name = a.name
-    JOIN tickwright.workflow_nodes n ON n.root_id = root AND n.workflow_id = s.id AND NOT n.is_workflow
-   WHERE NOT EXISTS (SELECT FROM tickwright.workflow_edges g WHERE g.successor = n.id);
+   CROSS JOIN LATERAL (SELECT o.id FROM tickwright.workflow_nodes o WHERE o.root_id = root AND o.name = a.name LIMIT 1) AS p
+   CROSS JOIN LATERAL (SELECT o.id FROM tickwright.workflow_nodes o
+                        WHERE o.id > s.id AND o.id <= (SELECT w.last_id FROM tickwright.workflows w WHERE w.id = s.id)
+                          AND o.root_id = root AND o.workflow_id = s.id AND NOT o.is_workflow
+                          AND NOT EXISTS (SELECT FROM tickwright.workflow_edges g WHERE g.successor = o.id) OFFSET 0) AS n;
+  UPDATE tickwright.workflow_nodes n SET arguments = NULL WHERE n.root_id = root AND n.is_workflow;
 END $$;
 COMMENT ON FUNCTION tickwright.add_inner_starts IS 'The first jobs of an inner workflow, which wait for none in it, wait for what the workflow waits for.';
 
@@ -605,9 +628,8 @@ DECLARE
   at timestamptz := clock_timestamp();
   wrong text;
 BEGIN
-  UPDATE tickwright.workflow_nodes n SET waits_for = c.waits_for
-    FROM (SELECT s.id, count(*) AS waits_for FROM tickwright.workflow_nodes s JOIN tickwright.workflow_edges g ON g.successor = s.id
-           WHERE s.root_id = root GROUP BY s.id) AS c WHERE n.id = c.id;
+  UPDATE tickwright.workflow_nodes n SET waits_for = (SELECT count(*) FROM tickwright.workflow_edges e WHERE e.successor = n.id)
+   WHERE n.root_id = root AND EXISTS (SELECT FROM tickwright.workflow_edges e WHERE e.successor = n.id);
   UPDATE tickwright.workflow_nodes n
      SET arguments = (SELECT jsonb_object_agg(a.key, CASE jsonb_typeof(a.value) WHEN 'array' THEN (
                         SELECT coalesce(jsonb_agg(p.id ORDER BY e.place), '[]')
@@ -624,7 +646,8 @@ BEGIN
                       AS (name text, task_type text, payload jsonb, execute_at timestamptz, delay interval, priority smallint, max_attempts integer,
                           timeout interval, expires_at timestamptz, tags jsonb, metadata jsonb, traceparent text)) WITH ORDINALITY
              AS j (name, task_type, payload, execute_at, delay, priority, max_attempts, timeout, expires_at, tags, metadata, traceparent, place)
-      JOIN tickwright.workflow_nodes n ON n.root_id = root AND n.name = coalesce(j.name, j.task_type || '-' || j.place) AND NOT n.is_workflow
+     CROSS JOIN LATERAL (SELECT o.id, o.workflow_id, o.waits_for FROM tickwright.workflow_nodes o
+                          WHERE o.root_id = root AND o.name = coalesce(j.name, j.task_type || '-' || j.place) LIMIT 1) AS n
       LEFT JOIN tickwright.task_types y ON y.name = j.task_type
   ), live AS (
     INSERT INTO tickwright.scheduled_tasks
