@@ -120,7 +120,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
         execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
         due_s: When this attempt is due.
         expires_s: From this instant on it must not start.
-        details: Its tags and metadata as JSON; ``None`` where it has neither.
+        details: Its tags, metadata and workflow as JSON; ``None`` where it has none of these.
     """
 
     id: int
@@ -198,6 +198,11 @@ class Job:
     def metadata(self) -> dict[str, Any]:
         """The job's metadata, decoded; empty without any."""
         return self._details().get("metadata") or {}
+
+    @property
+    def workflow_id(self) -> int | None:
+        """The workflow that the job belongs to, if any."""
+        return self._details().get("workflow")
 
     def _details(self) -> dict[str, Any]:
         return {} if self.row.details is None else msgspec.json.decode(self.row.details)
