@@ -206,7 +206,12 @@ class _OneConnection:
         yield self._connection
 
 
+def one_connection(connection: Fetching) -> Any:
+    """Return ``connection`` as a pool."""
+    return _OneConnection(connection)
+
+
 async def schedule_through(connection: Fetching, jobs: Sequence[NewJob]) -> list[Scheduled]:
     """Schedule ``jobs`` on ``connection`` and use nothing else."""
-    pool: Any = _OneConnection(connection)
+    pool = one_connection(connection)
     return await Enqueuer(pool).schedule_many(jobs, connection=connection)

@@ -31,6 +31,7 @@ from tickwright.domain.strict_json import from_json_value
 if TYPE_CHECKING:
     from tickwright.app.scheduling import JobCalls
     from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
+    from tickwright.capabilities.jobs.arguments import Arguments
     from tickwright.capabilities.jobs.chunks import JobChunk
     from tickwright.capabilities.jobs.handlers import Handler
     from tickwright.capabilities.jobs.model import Job
@@ -247,10 +248,19 @@ class JobOptions(Generic[P, R]):
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobCall[R]:
+        return self.call_with(self._handler.arguments.bind(args, kwargs))
+
+    def call_with(self, bound: Any, later: frozenset[str] = frozenset()) -> JobCall[R]:
+        """Return the call of bound arguments; those named ``later`` get their values when the job is due."""
         given, arguments = self._options, self._handler.arguments
+        if later:
+            payload = to_json({name: value for name, value in bound.items() if name not in later})
+            payload = cast("Arguments", arguments).check_without(payload, later)
+        else:
+            payload = arguments.check(to_json(bound))
         call: JobCall[R] = JobCall(
             self._handler.name,
-            arguments.check(to_json(arguments.bind(args, kwargs))),
+            payload,
             given.at,
             given.key,
             None,

@@ -21,8 +21,10 @@ from tickwright.ports.views import Explanation
 from tickwright.process.installation import Installation
 
 if TYPE_CHECKING:  # a program loads the capabilities that it uses
+    from tickwright.app.workflows import Flow
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
+    from tickwright.capabilities.jobs.workflows.service import Workflows
 
 T = TypeVar("T")
 CALLER = Caller("python", Role.ADMIN)
@@ -210,6 +212,41 @@ class JobCalls:
 
         ended = await self._open.of(JobResults).wait(job_id, as_duration("timeout", timeout))
         return result_of(job_id, ended, returns)
+
+    def workflow(
+        self, name: str, *, key: str | None = None, deadline: Duration | None = None, connection: Any = None
+    ) -> "Flow":
+        """Return a workflow to build in a block, ``async with`` or ``with``, at whose end it is added, all or none.
+
+        Args:
+            name: 1 to 200 characters; several workflows may have one name.
+            key: Idempotency key, 1 to 255 characters: the same key adds nothing twice.
+            deadline: 1 second to 3660 days from then on; what has not ended by then is cancelled, and it has failed.
+            connection: Yours, in a transaction: the workflow exists if and only if it commits.
+
+        Raises, at the end of the block:
+            Rejected: ``unknown_task_type``; a rule of workflows: codes that begin with ``workflow_``. Permanent.
+            Contended: ``key_reused`` (do not retry with it), ``key_in_flight`` (retry).
+            Unavailable: ``app_not_open``.
+        """
+        from tickwright.app.workflows import Flow
+
+        return Flow(self, name, key=key, deadline=deadline, connection=connection)
+
+    @property
+    def workflows(self) -> "Workflows":
+        """Workflows: read, cancel and retry them. Raises ``Unavailable`` (``app_not_open``)."""
+        from tickwright.capabilities.jobs.workflows.service import Workflows
+
+        return self._open.of(Workflows)
+
+    async def workflow_result(self, workflow_id: int, *, timeout: Duration | None = None) -> None:
+        """Wait for the end of a workflow; see :meth:`tickwright.app.workflows.Flow.result`."""
+        from tickwright.app.workflows import check_ended
+        from tickwright.capabilities.jobs.results import WorkflowResults
+
+        ended = await self._open.of(WorkflowResults).wait(workflow_id, as_duration("timeout", timeout))
+        check_ended(workflow_id, ended.status, ended.error)
 
     async def progress(self, job_id: int) -> AsyncIterator[Any]:
         """Yield the values that a job's handler reports, as they come, until the job ends."""

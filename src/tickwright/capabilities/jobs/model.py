@@ -136,7 +136,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
         execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
         due_s: When this attempt is due.
         expires_s: From this instant on it must not start.
-        details: Its tags, metadata and group as JSON; ``None`` where it has none of them.
+        details: Its tags, metadata, group and workflow as JSON; ``None`` where it has none of them.
     """
 
     id: int
@@ -219,6 +219,11 @@ class Job:
     def group(self) -> str | None:
         """The job's group; ``None`` without one."""
         return self._details().get("group")
+
+    @property
+    def workflow_id(self) -> int | None:
+        """The workflow that the job belongs to, if any."""
+        return self._details().get("workflow")
 
     def _details(self) -> dict[str, Any]:
         return {} if self.row.details is None else msgspec.json.decode(self.row.details)

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.admin.service import JobService
     from tickwright.capabilities.jobs.enqueue import Enqueuer
     from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
-    from tickwright.capabilities.jobs.results import JobResults
+    from tickwright.capabilities.jobs.results import JobResults, WorkflowResults
     from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.capabilities.jobs.waits import JobWaits
+    from tickwright.capabilities.jobs.workflows.service import Workflows
     from tickwright.plugin.contract import Producer
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -103,6 +104,20 @@ class JobsPlugin(Plugin):
             ports.on_close(made.aclose)
             return made
 
+        def workflow_results() -> "WorkflowResults":
+            from tickwright.capabilities.jobs.results import WorkflowResults
+            from tickwright.engine.wakeup.on_demand import DirectAccess
+
+            made = WorkflowResults(context.pool, ports.find(DirectAccess) or DirectAccess(None))
+            ports.on_close(made.aclose)
+            return made
+
+        def workflows() -> "Workflows":
+            from tickwright.capabilities.jobs.enqueue import Enqueuer
+            from tickwright.capabilities.jobs.workflows.service import Workflows
+
+            return Workflows(context.pool, ports.get(Enqueuer).types)
+
         def waits() -> "JobWaits":
             from tickwright.capabilities.jobs.results import JobResults
             from tickwright.capabilities.jobs.waits import JobWaits
@@ -124,6 +139,8 @@ class JobsPlugin(Plugin):
         ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
+        ports.offer("tickwright.capabilities.jobs.results:WorkflowResults", workflow_results)
+        ports.offer("tickwright.capabilities.jobs.workflows.service:Workflows", workflows)
         ports.offer("tickwright.capabilities.jobs.waits:JobWaits", waits)
         ports.offer("tickwright.capabilities.jobs.schedules.service:Schedules", schedules)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
@@ -205,7 +222,12 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.metrics import schedule_source
         from tickwright.capabilities.jobs.retention import JobRetention
         from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
+        from tickwright.capabilities.jobs.workflows.sweeping import EVERY_S, WorkflowSweep
+        from tickwright.engine.leases import TERMS, LeasedRounds, Leases
 
+        context.run_leased(
+            LeasedRounds("workflows", context.ports.get(Leases), WorkflowSweep().round, terms=TERMS, rest_max_s=EVERY_S)
+        )
         context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
         schedules = ScheduleSource()
         context.produce(schedules)

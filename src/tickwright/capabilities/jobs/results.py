@@ -97,6 +97,8 @@ class JobResults:
         RES-3: a wait holds up no worker: it locks rows for one statement, and waits for no lock.
     """
 
+    _marking, _reading = _SQL["mark"], _SQL["read"]
+
     def __init__(self, pool: Pool, access: DirectAccess, *, probe: Probe = NO_PROBE) -> None:
         self._pool, self._probe = pool, probe
         self._listener = OnDemandListener(access, CHANNEL, self._notified, self._wake_all)
@@ -255,14 +257,20 @@ class JobResults:
 
     async def _mark_many(self, ids: Sequence[int]) -> list[_Mark | Exception | None]:
         await self._probe.reached("results.before_mark", ids=ids)
-        rows = await self._pool.fetch(_SQL["mark"], list(set(ids)))
+        rows = await self._pool.fetch(self._marking, list(set(ids)))
         marks = {row["id"]: _Mark(row["marked"], row["keep_history"]) for row in rows}
         return [marks.get(job_id) for job_id in ids]
 
     async def _read_many(self, ids: Sequence[int]) -> list[_Row | Exception | None]:
-        rows = await self._pool.fetch(_SQL["read"], list(set(ids)))
+        rows = await self._pool.fetch(self._reading, list(set(ids)))
         found = {row["id"]: _Row(JobState(*row[1:]), row["awaited"]) for row in rows}
         return [found.get(job_id) for job_id in ids]
+
+
+class WorkflowResults(JobResults):
+    """Waits for workflows, as :class:`JobResults` for jobs; the states are those of workflows, without a result."""
+
+    _marking, _reading = _SQL["mark_workflows"], _SQL["read_workflows"]
 
 
 def _ended_unseen(job_id: int, mark: _Mark | None) -> _Row:

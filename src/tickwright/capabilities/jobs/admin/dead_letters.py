@@ -154,6 +154,7 @@ async def revive(
     if revived:
         await connection.execute(QUERIES["revive"], [row["id"] for row in revived])
         await connection.execute(QUERIES["revive_fences"], *_columns(revived, "id", "fence", "edits", *_KEY))
+        await connection.execute(QUERIES["reopen_nodes"], [row["id"] for row in revived])
     last_id = rows[-1]["id"] if len(rows) == limit else None
     return RevivedRows(revived, _left(free, revived), _left(fit, free), _left(rows, fit), last_id)
 

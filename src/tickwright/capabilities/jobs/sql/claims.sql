@@ -64,7 +64,8 @@ WITH session AS MATERIALIZED (
             CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
             date_part('epoch', t.expires_at) AS expires_s, t.traceparent,
-            CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata)::text END AS details
+            CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL OR t.workflow_id IS NOT NULL
+                 THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata, 'workflow', t.workflow_id)::text END AS details
 )
 SELECT * FROM claimed
 UNION ALL

@@ -5,9 +5,9 @@ outcome. :class:`OutcomeRecorder` decides what follows: completed, retried after
 :class:`ResultWriter` collects these results and writes them.
 
 The first result after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``, or for
-``VALUE_GAP_S`` once one of them carries a value. So a crash loses the record of at most that much work, which runs
-again. While the database is unavailable, results wait until the
-lease is lost. Then other workers own these jobs, and the results are dropped and counted.
+``SOON_S`` once one of them carries a value or is of a workflow. So a crash loses the record of at most that much work,
+which runs again. While the database is unavailable, results wait until the lease is lost. Then other workers own these
+jobs, and the results are dropped and counted.
 
 A program may lock rows of running jobs in a transaction of its own, for any time. A write that meets such a row waits
 for it, with all other results in it. After such a wait, writes skip locked rows for a minute, at the cost of one more
@@ -56,8 +56,8 @@ from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE
 
 FLUSH_GAP_S = 0.05
-VALUE_GAP_S = 0.005
-"""The same for a result with a value, for which a caller may wait."""
+SOON_S = 0.005
+"""The same for a result for which others may wait: one with a value, or of a job of a workflow."""
 FLUSHES_AT_ONCE = 2
 BESIDE_S = 0.2
 """A statement that takes longer waits for a row or a slow server; the next one then runs beside it."""
@@ -170,7 +170,8 @@ class OutcomeRecorder:
     def record_completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
         self._count(job, "completed")
-        self._writer.add_completed(job.row.id, keep=job.type_state.task_type.keep_history)
+        is_awaited = job.row.details is not None and job.workflow_id is not None
+        self._writer.add_completed(job.row.id, keep=job.type_state.task_type.keep_history, soon=is_awaited)
 
     def record_ended(self, job: Job, outcome: AttemptOutcome) -> None:
         """Record an attempt that ended by itself."""
@@ -307,7 +308,7 @@ class ResultWriter:
         self._writing: dict[asyncio.Task[None], tuple[str, _Batch]] = {}
         self._locked: dict[str, _Batch] = defaultdict(_Batch)
         self._locked_timer: asyncio.TimerHandle | None = None
-        self._value_timer: asyncio.TimerHandle | None = None
+        self._soon_timer: asyncio.TimerHandle | None = None
         self._passes_locked_until_s = 0.0
         self.places = PlaceQueues()
         self.places.freed_some = released
@@ -326,14 +327,16 @@ class ResultWriter:
         self._idle.clear()
         self._woken.set()
 
-    def add_completed(self, job_id: int, *, keep: bool) -> None:
-        """Queue the common case: completed, without a result."""
+    def add_completed(self, job_id: int, *, keep: bool, soon: bool = False) -> None:
+        """Queue the common case: completed, without a result; ``soon`` where other jobs wait for that."""
         ids = self.kept if keep else self.forgotten
         ids.append(job_id)
         if not self._awake:
             self.wake()
         if len(ids) == FULL:
             self._full.set()
+        elif soon:
+            self._write_soon()
 
     def add(self, kind: str, job_id: int, *values: Any) -> None:
         """Queue one result; ``kind`` is a query of ``results.sql``, ``values`` its further columns."""
@@ -346,11 +349,15 @@ class ResultWriter:
         self.wake()
         if len(batch.ids) == FULL:
             self._full.set()
-        elif kind == WITH_VALUE and self._value_timer is None:
-            self._value_timer = asyncio.get_running_loop().call_later(VALUE_GAP_S, self._write_values)
+        elif kind == WITH_VALUE:
+            self._write_soon()
 
-    def _write_values(self) -> None:
-        self._value_timer = None
+    def _write_soon(self) -> None:
+        if self._soon_timer is None:
+            self._soon_timer = asyncio.get_running_loop().call_later(SOON_S, self._write_gathered)
+
+    def _write_gathered(self) -> None:
+        self._soon_timer = None
         self._full.set()
 
     @property
