@@ -5,7 +5,8 @@ from typing import Any
 
 import asyncpg
 
-from tickwright.capabilities.jobs.enqueue import HELD_FOR, TypeCatalog
+from tickwright.capabilities.jobs.enqueue import HELD_FOR
+from tickwright.capabilities.jobs.type_catalog import TypeCatalog
 from tickwright.capabilities.jobs.workflows.definition import WorkflowDefinition, definition_json, refusal
 from tickwright.capabilities.jobs.workflows.views import NodeResult, NodeView, WorkflowAction, WorkflowView
 from tickwright.domain.errors import Rejected
