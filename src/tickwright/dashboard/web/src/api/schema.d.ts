@@ -150,6 +150,8 @@ export interface paths {
         /**
          * Schedule
          * @description Schedule one job. The same `Idempotency-Key` with the same request returns 200 and the existing job.
+         *
+         *     So does a unique job whose arguments another one holds; `outcome` says what happened to that one.
          */
         post: operations["schedule_v1_jobs_post"];
         delete?: never;
@@ -3446,11 +3448,19 @@ export interface components {
         };
         /**
          * CreatedJob
-         * @description The scheduled job; ``created`` is false when an earlier request with its idempotency key created it.
+         * @description The scheduled job; ``created`` is false when its idempotency key, or its unique arguments, belong to another job.
+         *
+         *         ``outcome`` is ``inserted``, ``existing``, or ``replaced`` with what ``replaced`` names: ``payload``, ``time``,
+         *         ``priority``. ``status`` is that of a unique job that existed.
          */
         CreatedJob: {
             id: string;
             created: boolean;
+            outcome: string;
+            /** @default [] */
+            replaced: string[];
+            /** @default null */
+            status: string | null;
         };
         /**
          * DeadCallPage
@@ -4262,6 +4272,8 @@ export interface components {
             lateness_ms: number | null;
             /** @default null */
             traceparent: string | null;
+            /** @default null */
+            unique: components["schemas"]["UniqueView"] | null;
             /** @default false */
             payload_hidden: boolean;
         };
@@ -4330,6 +4342,8 @@ export interface components {
             tags?: string[];
             /** @default null */
             metadata?: Record<string, unknown> | null;
+            /** @default null */
+            unique?: false | components["schemas"]["UniqueRequest"] | null;
         };
         /**
          * JobStatus
@@ -6028,8 +6042,9 @@ export interface components {
          * Requeued
          * @description The requeued letters, or those that would be (``dry_run``); ``more`` when the limit left some over.
          *
-         *         ``key_reused``: jobs that stay dead letters, because another job has their idempotency key. ``unfit``: letters that
-         *         stay, because they break a rule that is newer than they are.
+         *         ``key_reused``: jobs that stay dead letters, because another job has their idempotency key. ``unique_held``: those
+         *         whose unique arguments another job holds. ``unfit``: letters that stay, because they break a rule that is newer than
+         *         they are.
          */
         Requeued: {
             requeued: number;
@@ -6041,6 +6056,8 @@ export interface components {
             dry_run: boolean;
             /** @default [] */
             key_reused: number[];
+            /** @default [] */
+            unique_held: number[];
             /** @default [] */
             unfit: number[];
         };
@@ -6532,6 +6549,7 @@ export interface components {
             concurrency?: number | null;
             rate_per_s?: number | null;
             keep_history?: boolean;
+            unique?: components["schemas"]["UniqueRequest"] | null;
         };
         /**
          * TaskTypeRequest
@@ -6570,6 +6588,8 @@ export interface components {
             rate_per_s?: number | null;
             /** @default true */
             keep_history?: boolean;
+            /** @default null */
+            unique?: components["schemas"]["UniqueRequest"] | null;
         };
         /**
          * TaskTypeView
@@ -6587,6 +6607,7 @@ export interface components {
             concurrency: number | null;
             rate_per_s: number | null;
             keep_history: boolean;
+            unique: components["schemas"]["UniqueRequest"] | null;
             paused_at: string | null;
             gone_at: string | null;
             signing_secrets: number;
@@ -6698,6 +6719,46 @@ export interface components {
             items: components["schemas"]["TypeFigures"][];
             capped_at: number;
             partial: boolean;
+        };
+        /**
+         * UniqueRequest
+         * @description What makes a job unique: a job that is equal to one that holds its arguments is not inserted.
+         *
+         *         ``by`` are names of arguments, also nested (`order.id`); without it all arguments count, with `[]` none. ``period``
+         *         counts from the insertion of the job that holds them; without it, it holds them as long as it is in a state of
+         *         ``over``. ``on_conflict`` is what an equal job replaces while the other one is pending; by default it is kept as it
+         *         is.
+         */
+        UniqueRequest: {
+            /** @default null */
+            by?: string[] | null;
+            /** @default null */
+            period?: string | null;
+            over?: ("cancelled" | "completed" | "failed" | "pending" | "processing")[];
+            /** @default keep */
+            on_conflict?: ("payload" | "priority" | "time")[] | "keep";
+        };
+        /**
+         * UniqueView
+         * @description The rule of a unique job, and what equal requests did to it.
+         *
+         *         ``holder_id`` is the last job of these arguments, as long as it is known; it holds them from ``held_from``, and with a
+         *         period at most ``until`` then. ``replaced`` is how many requests replaced something of this job, ``kept`` how many
+         *         were answered with it (simultaneous ones, and those in transactions of callers, are not counted).
+         */
+        UniqueView: {
+            /** @default null */
+            by: string[] | null;
+            /** @default null */
+            period: string | null;
+            over: ("cancelled" | "completed" | "failed" | "pending" | "processing")[];
+            /** @default keep */
+            on_conflict: ("payload" | "priority" | "time")[] | "keep";
+            holder_id: string | null;
+            held_from: string | null;
+            until: string | null;
+            replaced: number;
+            kept: number;
         };
         /**
          * VersionDetail
