@@ -399,7 +399,7 @@ async def test_kept_jobs_say_how_often_and_are_counted(app: Tickwright) -> None:
         await app.schedule("sync", ONE, unique=BY)
     job = await app.get(first.id)
     assert job.unique is not None
-    assert (job.unique.kept, job.unique.holder) == (3, first.id)
+    assert (job.unique.kept, job.unique.holder_id) == (3, first.id)
     texts = [reason.text for reason in (await app.explain(first.id)).reasons]
     assert "3 times it was kept instead of inserting an equal one" in texts
     [sample] = enqueue_source([app._open.of(Enqueuer)])()
@@ -411,7 +411,7 @@ async def test_a_retried_job_keeps_its_rule(app: Tickwright) -> None:
     dead = await _dead(app)
     shown = (await app.get(dead)).unique
     assert shown is not None
-    assert (shown.by, shown.over, shown.holder) == (["customer"], ["pending", "processing"], dead)
+    assert (shown.by, shown.over, shown.holder_id) == (["customer"], ["pending", "processing"], dead)
     done = await app.service.many.retry(_retry())
     assert done.ids == [dead]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as some
 
 from kit.engine import connect
@@ -85,6 +85,30 @@ _STEP = some.one_of(
     some.tuples(some.sampled_from(["end", "end by a worker"]), some.integers(0, 5), some.sampled_from(ENDS)),
     some.tuples(some.just("pass"), some.sampled_from([40, 60, SEVEN_DAYS_S])),
 )
+
+_THROTTLE = ("request", ("pending", "processing", "completed"), True, [])
+_ALWAYS = ("request", STATES, False, [])
+_ONE_PENDING = ("request", ("pending",), False, ["payload"])
+_UNTIL_RETRIED = ("request", ("pending", "failed"), False, [])
+SCRIPTS: list[list[tuple[Any, ...]]] = [
+    [_THROTTLE, ("claim", 0), ("end by a worker", 0, "completed"), _THROTTLE, ("pass", 60), ("pass", 40), _THROTTLE],
+    [_THROTTLE, ("end", 0, "cancelled"), _THROTTLE],
+    [_THROTTLE, ("pass", 60), _THROTTLE, ("pass", 40), _THROTTLE, _THROTTLE],
+    [_ALWAYS, ("delete", 0), _ALWAYS],
+    [_ALWAYS, ("end", 0, "failed"), _ALWAYS, ("retry", 0), _ALWAYS, ("pass", SEVEN_DAYS_S), _ALWAYS],
+    [_UNTIL_RETRIED, ("end", 0, "failed"), ("retry", 0), ("end", 0, "cancelled"), _UNTIL_RETRIED],
+    [
+        _ONE_PENDING,
+        ("end", 0, "failed"),
+        _ONE_PENDING,
+        ("retry", 1),
+        _ONE_PENDING,
+        ("end", 0, "completed"),
+        ("retry", 1),
+    ],
+    [_ONE_PENDING, ("claim", 0), _ONE_PENDING, _ONE_PENDING, ("release", 1), _ONE_PENDING, ("end", 0, "completed")],
+]
+"""One for each rule: what a mutant of it does."""
 
 
 class Checked:
@@ -191,6 +215,8 @@ def check_the_model(url: str, *phases: Phase) -> None:
         def run(steps: list[tuple[Any, ...]]) -> None:
             runner.run(check(steps))
 
+        for script in SCRIPTS:
+            run = example(script)(run)
         run()
         runner.run(connection.close())
 
@@ -224,4 +250,4 @@ async def test_the_model_notices_a_rule_that_is_missing(
     await connection.execute(source["text"].replace(guard, instead))
     await connection.close()
     with pytest.raises((AssertionError, asyncpg.PostgresError, ExceptionGroup)):
-        await asyncio.to_thread(check_the_model, database_url, Phase.generate)
+        await asyncio.to_thread(check_the_model, database_url, Phase.explicit)

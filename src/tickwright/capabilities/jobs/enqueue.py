@@ -444,6 +444,7 @@ class _CopyRows:
         self._jobs, self._types, self._traceparent = iter(jobs), types, traces.current()
         self._next = next(self._jobs, None)
         self._attempts: dict[str, int] = {}
+        self._unique: set[str] = set()
         self._now: datetime | None = None
         self._is_detailed = False
         self.count = 0
@@ -459,7 +460,7 @@ class _CopyRows:
         if job is None:
             return False
         if job.task_type not in self._attempts:
-            self._attempts[job.task_type] = (await self._types.get(job.task_type)).max_attempts
+            self._know(await self._types.get(job.task_type))
         if job.execute_at is None and self._now is None:
             self._now = await connection.fetchval(_SQL["now"])
         self._is_detailed = self._is_detailed or job.is_detailed
@@ -472,9 +473,9 @@ class _CopyRows:
                 return
             if check_new_job(job).key is not None:
                 raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
-            if self._types.makes_unique(job):
-                raise Rejected("unique_in_bulk", "unique jobs cannot go in by COPY; use schedule_many", field="unique")
             attempts = self._attempts_of(job.task_type)
+            if job.unique or (job.unique is None and job.task_type in self._unique):
+                raise Rejected("unique_in_bulk", "unique jobs cannot go in by COPY; use schedule_many", field="unique")
             execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
             more = (job.tags or None, job.metadata, job.group) if job.is_detailed else None
             if attempts is None or execute_at is None or (more and not self._is_detailed):
@@ -497,8 +498,14 @@ class _CopyRows:
     def _attempts_of(self, name: str) -> int | None:
         attempts = self._attempts.get(name)
         if attempts is None and (kind := self._types.known(name)) is not None:
-            attempts = self._attempts[name] = kind.max_attempts
+            attempts = self._know(kind)
         return attempts
+
+    def _know(self, kind: TaskType) -> int:
+        self._attempts[kind.name] = kind.max_attempts
+        if kind.unique is not None:
+            self._unique.add(kind.name)
+        return kind.max_attempts
 
 
 PLAIN_ROWS_MAX = 5_000

@@ -72,12 +72,12 @@ class AttemptView(msgspec.Struct):
 class UniqueView(UniqueRequest, kw_only=True):
     """The rule of a unique job, and what equal requests did to it.
 
-    ``holder`` is the last job of these arguments, as long as it is known; it holds them from ``held_from``, and with a
-    period at most ``until`` then. ``replaced`` is how many requests replaced something of this job, ``kept`` how many
+    ``holder_id`` is the last job of these arguments, as long as it is known; it holds them from ``held_from``, and with
+    a period at most ``until`` then. ``replaced`` is how many requests replaced something of this job, ``kept`` how many
     were answered with it (simultaneous ones, and those in transactions of callers, are not counted).
     """
 
-    holder: int | None
+    holder_id: int | None
     held_from: datetime | None
     until: datetime | None
     replaced: int
@@ -299,7 +299,7 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
 
 
 class _Known(msgspec.Struct):
-    holder: int | None = None
+    holder_id: int | None = None
     held_from: datetime | None = None
     until: datetime | None = None
     replaced: int = 0
@@ -312,9 +312,9 @@ def unique_view(job_id: int, known: str | None) -> UniqueView | None:
     if known is None or rule is None:
         return None
     now = msgspec.json.decode(known, type=_Known)
-    kept = now.kept or 0 if now.holder == job_id else 0
+    kept = now.kept or 0 if now.holder_id == job_id else 0
     return UniqueView(
-        **msgspec.structs.asdict(rule.shown()), holder=now.holder, held_from=now.held_from, until=now.until,
+        **msgspec.structs.asdict(rule.shown()), holder_id=now.holder_id, held_from=now.held_from, until=now.until,
         replaced=now.replaced, kept=kept,
     )  # fmt: skip
 
@@ -390,10 +390,10 @@ def _unique_reasons(job_id: int, unique: UniqueView | None) -> Iterator[Reason]:
         yield Reason("replaced", text)
     if unique.kept:
         yield Reason("kept", f"{_times(unique.kept)} it was kept instead of inserting an equal one")
-    if unique.holder == job_id:
+    if unique.holder_id == job_id:
         yield Reason("unique", f"it is unique {_rule_text(unique)}")
-    elif unique.holder is not None:
-        text = f"it is unique {_rule_text(unique)}; job {unique.holder} has its arguments by now"
+    elif unique.holder_id is not None:
+        text = f"it is unique {_rule_text(unique)}; job {unique.holder_id} has its arguments by now"
         yield Reason("unique_passed_on", text)
 
 

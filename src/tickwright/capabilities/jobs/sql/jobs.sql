@@ -8,7 +8,7 @@ t.fence + coalesce(t.edits, 0) + 1 AS version;
 -- name: unique_now
 -- The rule of a unique job, and which job has its arguments now; NULL for others.
 CASE WHEN t.uniqueness IS NOT NULL THEN (
-  SELECT t.uniqueness || jsonb_build_object('holder', u.job_id, 'held_from', u.held_from, 'until', u.until, 'kept', u.kept)
+  SELECT t.uniqueness || jsonb_build_object('holder_id', u.job_id, 'held_from', u.held_from, 'until', u.until, 'kept', u.kept)
     FROM (SELECT) AS one LEFT JOIN tickwright.job_uniques u ON u.digest = decode(t.uniqueness ->> 'digest', 'hex'))::text END AS uniqueness;
 
 -- name: get

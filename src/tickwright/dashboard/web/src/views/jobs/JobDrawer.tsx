@@ -17,6 +17,7 @@ import { JobActions } from "./JobActions";
 import { Timeline } from "./Timeline";
 
 type Job = Schemas["JobDetail"];
+type Unique = NonNullable<Job["unique"]>;
 
 export function JobDrawer({ id, onClose }: { id: string; onClose: () => void }) {
   return (
@@ -77,6 +78,26 @@ function Shown({ job }: { job: Job }) {
   );
 }
 
+/** The rule of a unique job, how often equal requests met it, and which job has its arguments now. */
+function Rule({ id, of }: { id: Job["id"]; of: Unique }) {
+  const by = of.by == null ? "all arguments" : of.by.length === 0 ? "its type" : of.by.join(", ");
+  const changes = of.on_conflict === "keep" ? "kept" : `replaced (${of.on_conflict.join(", ")})`;
+  const period = of.period == null ? "" : ` for ${of.period}`;
+  const count = `kept ${of.kept} times, replaced ${of.replaced} times`;
+  const passed = of.holder_id !== null && of.holder_id !== id;
+  return (
+    <>
+      {`by ${by} while ${of.over.join(", ")}${period}; an equal one is ${changes}; ${count}`}
+      {passed && (
+        <>
+          {"; its arguments are those of "}
+          <Link href={`/jobs?job=${of.holder_id}`}>{`job ${of.holder_id}`}</Link>
+        </>
+      )}
+    </>
+  );
+}
+
 function facts(job: Job) {
   return [
     ["State", <StateBadge key="state" state={job.status} />],
@@ -90,6 +111,7 @@ function facts(job: Job) {
     ["Timeout", job.timeout ?? "of its task type"],
     ["Expires", <Instant key="expires" at={job.expires_at} />],
     ["Idempotency key", job.idempotency_key],
+    ["Unique", job.unique == null ? null : <Rule key="unique" id={job.id} of={job.unique} />],
     ["Worker", job.worker === null ? null : <Link key="worker" href={`/workers?worker=${job.worker}`}>{job.worker}</Link>],
     ["Fence", job.fence],
     ["Version", String(job.version)],
