@@ -197,6 +197,8 @@ class JobTypeOptions(TypedDict, total=False):
         concurrency: Concurrent attempts in all workers together; no limit by default.
         rate: Starts in all workers together, such as ``"50/s"``.
         keep_history: Whether completed jobs stay readable for the retention time; true by default.
+        encrypted: Store payloads, results and progress encrypted, see docs/encryption.md. It cannot be undone.
+        deliver: ``"cipher"`` to get the envelope instead of the plain payload.
         cron: Also makes it periodic, by a schedule of the same name; with the next five, see
             :meth:`Declarations.periodic`.
         every: The same, in steps.
@@ -212,6 +214,8 @@ class JobTypeOptions(TypedDict, total=False):
     concurrency: int | None
     rate: str | None
     keep_history: bool
+    encrypted: bool
+    deliver: Literal["plain", "cipher"] | None
     cron: str | None
     every: Duration | None
     timezone: str | None

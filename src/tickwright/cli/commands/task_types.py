@@ -17,7 +17,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
 path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
-    "rate_per_s", "keep_history",
+    "rate_per_s", "keep_history", "encrypted", "deliver",
 )  # fmt: skip
 
 
@@ -57,6 +57,12 @@ def put(
         bool | None,
         typer.Option("--keep-history/--forget", help="Whether completed jobs are kept; they are by default."),
     ] = None,
+    encrypted: Annotated[
+        bool | None, typer.Option("--encrypted", help="Store payloads and results encrypted. It cannot be undone.")
+    ] = None,
+    deliver: Annotated[
+        str | None, typer.Option(help="What the target of an encrypted type gets: plain or cipher.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""
@@ -69,6 +75,8 @@ def put(
         concurrency=concurrency,
         rate=rate,
         keep_history=keep_history,
+        encrypted=encrypted,
+        deliver=deliver,
     )
     changes = changes_of(name, target, settings, retry)
     stored = with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="target"))
@@ -80,7 +88,9 @@ def changes_of(name: str, target: str | None, settings: dict[str, Any], retry: d
     from tickwright.capabilities.jobs.task_types import read_task_type, request_of
 
     problems: list[str] = []
-    kind = read_task_type(name, {"target": target or "python:unchanged", **settings}, problems, where=name)
+    implied = {"encrypted": True} if "deliver" in settings else {}  # the API knows whether an existing type is
+    table = {"target": target or "python:unchanged", **implied, **settings}
+    kind = read_task_type(name, table, problems, where=name)
     if problems:
         raise Rejected("wrong_argument", "\n".join(problems), problems=problems)
     whole = msgspec.structs.asdict(request_of(kind))

@@ -144,7 +144,10 @@ class BulkAction(msgspec.Struct):
 
 
 class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
-    """A task type; ``signing_secrets`` is the number of secrets in use."""
+    """A task type; ``signing_secrets`` is the number of secrets in use.
+
+    ``deliver`` of an encrypted one is what its target gets, ``plain`` or ``cipher``; ``null``: brokers get ``cipher``.
+    """
 
     name: str
     target: str
@@ -159,6 +162,8 @@ class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
     keep_history: bool
     paused_at: datetime | None
     gone_at: datetime | None
+    encrypted: bool
+    deliver: str | None
     signing_secrets: int
     version: int
     created_at: datetime

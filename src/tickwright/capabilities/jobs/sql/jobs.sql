@@ -17,7 +17,8 @@ SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = ANY ($1::bigint[])
 -- name: lock
 -- One live job, locked against its claim and its end. Index: scheduled_tasks_pkey.
 SELECT t.status, t.execute_at, tickwright.shown_at(t.retry_at) AS retry_at, t.attempts, t.cancel_requested_at, t.priority, t.tags,
-       t.fence + coalesce(t.edits, 0) + 1 AS version
+       t.fence + coalesce(t.edits, 0) + 1 AS version, t.task_type,
+       EXISTS (SELECT FROM tickwright.task_types y WHERE y.name = t.task_type AND y.encrypted) AS encrypted
   FROM ONLY tickwright.scheduled_tasks t WHERE t.id = $1 FOR UPDATE;
 
 -- name: finished_status
@@ -51,7 +52,7 @@ UPDATE ONLY tickwright.scheduled_tasks t
 -- newer than a letter. Index: scheduled_tasks_dead_pkey.
 SELECT t.id, t.fence, t.edits, t.attempts, t.idempotency_key, t.request_digest,
        tickwright.new_job_fits('pending', NULL, 0, 0, t.task_type, t.execute_at, t.max_attempts, t.priority, t.timeout_ms, t.payload, t.traceparent, NULL)
-         AS fits
+         AND tickwright.payload_fits_type(t.task_type, t.payload) AS fits
   FROM tickwright.scheduled_tasks_dead t
  WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2) AND t.id > $4
  ORDER BY t.id LIMIT $3 FOR UPDATE SKIP LOCKED;

@@ -31,6 +31,7 @@ from tickwright.capabilities.jobs.model import (
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
 from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore, claim_order
+from tickwright.capabilities.jobs.worker.encryption import WorkerEncryption
 from tickwright.capabilities.jobs.worker.idle_sleep import worker_wakeup
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
@@ -38,9 +39,11 @@ from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
+from tickwright.domain.envelopes import Purpose
 from tickwright.domain.retries import within_an_hour
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.engine.wakeup.turns import Turns, group_of
@@ -80,9 +83,11 @@ class JobWorker:
         *,
         direct: DirectConnection,
         limits: WorkerLimits | None = None,
+        keys: PayloadKeys = NO_KEYS,
         probe: Probe = NO_PROBE,
     ) -> None:
         limits = limits or WorkerLimits()
+        self.encryption = WorkerEncryption(keys)
         self._pool, self._session, self._handlers, self._brokers = pool, session, handlers, brokers
         self._store, self._clock = ClaimStore(pool), DbClock()
         self._types: dict[str, TypeState] = {}
@@ -95,12 +100,18 @@ class JobWorker:
             self._store, session, lost=self._count_lost, released=self._claim_again, probe=probe
         )
         begins = CallBatcher(self._begin_last)
-        self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins)
+        self.outcomes = OutcomeRecorder(
+            self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins, keys=keys
+        )
         self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.wakeup = worker_wakeup(direct, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
-        group = group_of("jobs", sorted(handler.defaults.target for handler in handlers.all()), sorted(brokers))
+        group = group_of(
+            "jobs",
+            sorted(handler.defaults.target for handler in handlers.all()),
+            [*sorted(brokers), *sorted(keys.names)],
+        )
         turns = Turns(session.join(group, lambda: not self.claimer.claims_nothing))
         self.claimer = Claimer(
             self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits, turns
@@ -236,17 +247,23 @@ class JobWorker:
             self.outcomes.record_unstarted(job, "waits")
 
     def _type_state_of(self, kind: TaskType) -> TypeState | None:
+        if not self.encryption.can_run(kind):
+            return None
         scheme, _, rest = kind.target.partition(":")
         if scheme == "python":
             handler = self._handlers.get(rest)
             if handler is None:
                 return None
-            state = TypeState(kind, handler.call, is_async=handler.is_async, around=handler.around)
+            around = self.encryption.around(kind, handler.around)
+            state = TypeState(kind, handler.call, is_async=handler.is_async, around=around)
             if isinstance(handler.call, ChunkCall):
                 handler.call.room = partial(self._room_of, kind.name)
             return state
         broker = self._brokers.get(scheme)
-        return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
+        if broker is None:
+            return None
+        around, call = self.encryption.around(kind, None), BrokerCall(kind, broker)
+        return TypeState(kind, call, is_async=True, grace_s=DELIVERY_GRACE_S, around=around)
 
     def _room_of(self, name: str) -> int:
         """Return how many attempts of a type may run here."""
@@ -326,6 +343,8 @@ class JobWorker:
 
     async def report_progress(self, job: Job, progress: str) -> bool:
         """Write a running job's progress."""
+        if job.type_state.task_type.encrypted:
+            progress = self.encryption.keys.seal(progress, Purpose.PROGRESS, str(job.id))
         return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
