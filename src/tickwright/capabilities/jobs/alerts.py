@@ -37,6 +37,11 @@ RULES: tuple[AlertRule, ...] = with_queries(
     ),
     AlertRule("schedule_failing", "warning", "The jobs of schedule {subject} cannot be made: {problem}"),
     AlertRule(
+        "payload_key_missing",
+        "critical",
+        "{workers} workers cannot read jobs of {subject}: add the key {key} to their TICKWRIGHT_PAYLOAD_KEYS.",
+    ),
+    AlertRule(
         "threads_stuck", "warning", "{count} synchronous handlers of {subject} do not return; each keeps a thread."
     ),
 )

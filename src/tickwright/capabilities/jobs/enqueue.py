@@ -203,7 +203,7 @@ class Enqueuer:
             return await self._schedule(_in_trace(sealed), attempts, None)
 
     async def _renew_types(self, error: asyncpg.CheckViolationError, connection: Connection | None) -> None:
-        """Read the types again, where one has become encrypted; raise other errors, and those of a caller's transaction."""
+        """Read the types again where one has become encrypted; raise other errors, and in a caller's transaction."""
         if not _is_plain(error):
             raise error
         await self.types.renew()

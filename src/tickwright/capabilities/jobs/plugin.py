@@ -53,6 +53,7 @@ class JobsPlugin(Plugin):
         "task-types": "tickwright.cli.commands.task_types",
         "dead-letters": "tickwright.cli.commands.dead_letters",
         "schedules": "tickwright.cli.commands.schedules",
+        "payload-keys": "tickwright.cli.commands.payload_keys",
     }
     parts: ClassVar = {
         "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
@@ -230,7 +231,8 @@ class JobsPlugin(Plugin):
         return (role_finding(alive, WORKER, "no job runs"),)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
-        """Return the routes of jobs, task types, their figures, dead letters and schedules."""
+        """Return the routes of jobs, task types, their figures, dead letters, schedules and payload keys."""
+        from tickwright.capabilities.jobs.admin.payload_keys import PayloadKeyAdmin, payload_key_routes
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
         from tickwright.capabilities.jobs.remote.rest import worker_routes
@@ -245,6 +247,7 @@ class JobsPlugin(Plugin):
             figure_routes(TypeFigureReader(context.pool), gate),
             schedule_routes(context.ports.get(Schedules), gate),
             worker_routes(context.ports.get(RemoteWorkers), gate),
+            payload_key_routes(PayloadKeyAdmin(context.pool, context.settings.payload_keys), gate),
         )
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:

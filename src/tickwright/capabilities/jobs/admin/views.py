@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from tickwright.capabilities.jobs.model import furthest_start_s
+from tickwright.capabilities.jobs.model import TaskType, furthest_start_s
 from tickwright.domain.masking import masked_address
 from tickwright.domain.strict_json import decode_stored
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, instant_text, wait_text
@@ -341,6 +341,8 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
         else:
             yield Reason("not_due", f"not due yet: in {wait}")
     yield from _type_reasons(facts)
+    if facts["encrypted"]:
+        yield from _key_reasons(facts)
     if facts["expires_at"] is not None and facts["expires_at"] <= max(now, due_at):
         yield Reason("expires", "it expires before it can start; it will end as cancelled")
     if (facts["target"] or "").startswith("remote:"):
@@ -352,6 +354,17 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
         yield _no_handler(facts["target"])
     if due_at <= now:
         yield from _queue_reasons(facts)
+
+
+def _key_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    kind = TaskType(facts["task_type"], facts["target"], encrypted=True, deliver=facts["deliver"])
+    key, error = facts["payload_key"], facts["error_message"] or ""
+    if kind.target.startswith("remote:"):
+        if error.startswith("payload_key_missing"):
+            yield Reason("payload_key_missing", f"the api process that claimed it last could not read it: {error}")
+    elif key is not None and kind.needs_keys and not facts["key_holders"]:
+        text = f"no live worker has its payload key {key}; add it to TICKWRIGHT_PAYLOAD_KEYS of the workers"
+        yield Reason("payload_key_missing", text)
 
 
 def _no_remote_worker(facts: Mapping[str, Any]) -> Reason:

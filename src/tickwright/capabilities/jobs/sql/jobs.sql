@@ -140,9 +140,11 @@ WITH RECURSIVE job AS MATERIALIZED (
               THEN reported.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) WHEN y.target LIKE 'remote:%' THEN y.name ELSE split_part(y.target, ':', 1) END
               ELSE true END
 )
-SELECT job.*, clock_timestamp() AS now,
+SELECT job.*, clock_timestamp() AS now, sealed.key AS payload_key,
+       (SELECT count(*) FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND w.facts -> 'payload_keys' ? sealed.key)
+         AS key_holders,
        y.name IS NOT NULL AS type_known, y.paused_at, y.gone_at, y.concurrency, y.rate_per_s, y.target,
-       r.next_free_at,
+       coalesce(y.encrypted, false) AS encrypted, y.deliver, r.next_free_at,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
                   WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
        EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT (able.no_slot OR able.no_thread)
@@ -158,6 +160,7 @@ SELECT job.*, clock_timestamp() AS now,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at
   FROM job
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
+  LEFT JOIN LATERAL (SELECT t.payload -> '$encrypted' ->> 'key' AS key FROM tickwright.scheduled_tasks t WHERE t.id = job.id) AS sealed ON y.encrypted
   LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
   LEFT JOIN tickwright.workers o ON o.id = job.owner
  CROSS JOIN (SELECT count(*) AS workers, count(*) FILTER (WHERE no_slot OR no_thread) AS full, sum(running) AS running, sum(slots) AS slots,
