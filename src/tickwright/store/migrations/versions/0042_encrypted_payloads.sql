@@ -6,7 +6,7 @@
 ------------------------------------------------------------------------------------------------ task types
 ALTER TABLE tickwright.task_types
   ADD COLUMN encrypted boolean NOT NULL DEFAULT false,
-  ADD COLUMN deliver text CONSTRAINT task_types_deliver CHECK (deliver IN ('plain', 'cipher') AND encrypted);
+  ADD COLUMN deliver text CONSTRAINT task_types_deliver CHECK (deliver IS NULL OR encrypted AND deliver IN ('plain', 'cipher'));
 CREATE INDEX task_types_encrypted ON tickwright.task_types (name) WHERE encrypted;
 COMMENT ON COLUMN tickwright.task_types.encrypted IS 'Payloads, results and progress of its jobs are envelopes. It cannot be undone.';
 COMMENT ON COLUMN tickwright.task_types.deliver IS
