@@ -28,11 +28,12 @@ _LEAST = SALT_BYTES + NONCE_BYTES + TAG_BYTES
 
 
 class Purpose(StrEnum):
-    """What a text is. Of a payload the subject is its task type, of the others the job's id."""
+    """What a text is. The subject: of a payload its task type, of a message its destination, else the job's id."""
 
     PAYLOAD = "payload"
     RESULT = "result"
     PROGRESS = "progress"
+    MESSAGE = "message"
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

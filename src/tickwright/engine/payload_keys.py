@@ -120,7 +120,7 @@ class PayloadKeys:
         return key.open(envelope, purpose, subject)
 
     def digests(self, digest: bytes) -> tuple[bytes, ...]:
-        """Return a request's digest under each key, which nobody without the key can compare guesses with.
+        """Return a request's digest under each key. Without a key, guesses of the request cannot be compared with it.
 
         The first one is stored. Each begins with the ``FINGERPRINT_BYTES`` of its key.
         """

@@ -515,7 +515,7 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     concurrency: Concurrency | None = None
     rate_per_s: RatePerS | None = None
     keep_history: bool = True
-    encrypted: bool | None = None
+    encrypted: bool | UnsetType = UNSET
     deliver: Deliver | None = None
 
 

@@ -162,7 +162,7 @@ def request_of(kind: TaskType) -> TaskTypeRequest:
         concurrency=kind.concurrency,
         rate_per_s=kind.rate_per_s,
         keep_history=kind.keep_history,
-        encrypted=kind.encrypted or None,
+        encrypted=kind.encrypted or UNSET,
         deliver=kind.deliver,
     )
 
@@ -355,7 +355,7 @@ def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
         settings.concurrency,
         settings.rate_per_s,
         settings.keep_history,
-        settings.encrypted,
+        None if settings.encrypted is UNSET else settings.encrypted,
         settings.deliver,
     )
 

@@ -9,7 +9,7 @@ from tickwright.cli.kit.gateway import Gateway, ask, with_gateway
 from tickwright.cli.kit.output import Json, show_answer, show_page, write
 
 app = typer.Typer(help="Keys of encrypted payloads.", no_args_is_help=True, rich_markup_mode=None)
-COLUMNS = ("key", "held", "first", "live", "dead_letters", "finished", "schedules")
+COLUMNS = ("key", "held", "first", "live", "dead_letters", "finished", "schedules", "outbox")
 _COUNTED = ("changed", "left", "unreadable")
 
 
@@ -24,13 +24,13 @@ def new() -> None:
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List keys with the jobs and schedules that need each. Without a key: plain ones from before the encryption."""
+    """List keys with what needs each of them. Without a key: plain jobs from before the encryption."""
     show_page(ask("GET", "/payload-keys"), COLUMNS, as_json=as_json, empty="no keys, and no encrypted jobs")
 
 
 @app.command()
 def reencrypt(as_json: Json = False) -> None:
-    """Encrypt waiting jobs, dead letters and schedules again with the first key. Safe to interrupt and to repeat."""
+    """Encrypt what waits, and dead letters, again with the first key. Safe to interrupt and to repeat."""
     show_answer(with_gateway(_reencrypt), as_json=as_json, sentence=_sentence)
 
 

@@ -33,7 +33,7 @@ VERSION = " AND t.fence + coalesce(t.edits, 0) + 1 = u.version"
 
 
 def program(url: str, keys: PayloadKeys) -> Tickwright:
-    """Return an app with an encrypted type whose jobs report progress and fail where they are told to."""
+    """Return an app with an encrypted type whose jobs report progress, and fail where ``fails`` says so."""
     app = Tickwright(url, payload_keys=keys)
 
     @app.job("charge", encrypted=True)

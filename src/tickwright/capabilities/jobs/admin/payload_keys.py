@@ -10,7 +10,7 @@ Each job is written under the version that was read: after a claim or an edit in
 job that a worker holds: it ends, or the next run finds it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -32,14 +32,16 @@ from tickwright.store.queries import load
 
 WINDOW = 1000
 """Jobs that one call reads."""
-Part = Literal["jobs", "dead_letters"]
+Part = Literal["jobs", "dead_letters", "outbox", "dead_messages"]
 _SQL = load("tickwright.capabilities.jobs.sql", "payload_keys.sql")
 _LONG = load("tickwright.capabilities.jobs.sql", "claims.sql")["allow_long_statement"]
-_TABLES = {"jobs": "live", "dead_letters": "dead"}
+_TABLES = {"jobs": "live", "dead_letters": "dead", "outbox": "outbox", "dead_messages": "outbox_dead"}
+_NEXT: Mapping[Part, Part] = {"jobs": "dead_letters", "dead_letters": "outbox", "outbox": "dead_messages"}
+_MESSAGES = frozenset({"outbox", "dead_messages"})
 
 
 class PayloadKeyUse(msgspec.Struct, frozen=True):
-    """How many encrypted jobs and schedules need a key; of ``key`` ``null``, how many of encrypted types are plain.
+    """How many encrypted jobs, schedules and messages need a key; with ``key`` ``null``, how many of these are plain.
 
     ``held``: this process has it; ``first``: it encrypts with it. A finished job counts for each key that its payload,
     result and progress need; it is deleted with its time of retention.
@@ -52,6 +54,7 @@ class PayloadKeyUse(msgspec.Struct, frozen=True):
     dead_letters: int = 0
     finished: int = 0
     schedules: int = 0
+    outbox: int = 0
 
 
 class PayloadKeyUses(msgspec.Struct, frozen=True):
@@ -61,7 +64,7 @@ class PayloadKeyUses(msgspec.Struct, frozen=True):
 
 
 class ReencryptRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which window to encrypt again: of which jobs, behind which id."""
+    """Which window to encrypt again: of what, behind which id."""
 
     part: Part = "jobs"
     after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
@@ -101,6 +104,8 @@ class PayloadKeyAdmin:
             counted = [(row["place"], row["key"], row["jobs"]) for row in rows]
             rows = await connection.fetch(_SQL["count_schedules"], names)
             counted += [("schedules", row["key"], row["jobs"]) for row in rows]
+            rows = await connection.fetch(_SQL["count_messages"])
+            counted += [("outbox", row["key"], row["jobs"]) for row in rows]
         for place, key, jobs in counted:
             counts.setdefault(key, {})[place] = jobs
         held = self._keys.names
@@ -125,14 +130,15 @@ class PayloadKeyAdmin:
                 await self._seal_schedules(connection, names, done)
             end = await connection.fetchval(_SQL[f"{table}_window"], asked.after, WINDOW)
             if end is not None:
-                await self._seal_window(connection, table, names, asked.after, end, done)
+                purpose = Purpose.MESSAGE if asked.part in _MESSAGES else Purpose.PAYLOAD
+                await self._seal_window(connection, table, names, asked.after, end, purpose, done)
             if done.changed:
                 after = {"key": self._keys.names[0], "changed": done.changed, "part": asked.part}
                 await write_audit(connection, caller, "payload_keys.reencrypt", "payload_keys", after=after)
             await self._probe.reached("payload_keys.written", after=asked.after, changed=done.changed)
         following = ReencryptRequest(part=asked.part, after=end) if end is not None else None
-        if following is None and asked.part == "jobs":
-            following = ReencryptRequest(part="dead_letters")
+        if following is None and asked.part in _NEXT:
+            following = ReencryptRequest(part=_NEXT[asked.part])
         return Reencrypted(done.changed, done.left, done.unreadable, following)
 
     async def _seal_schedules(self, connection: Connection, names: Sequence[str], done: "_Done") -> None:
@@ -144,10 +150,17 @@ class PayloadKeyAdmin:
                 done.changed += 1
 
     async def _seal_window(  # noqa: PLR0917  a window and its result
-        self, connection: Connection, table: str, names: Sequence[str], after: int, end: int, done: "_Done"
+        self,
+        connection: Connection,
+        table: str,
+        names: Sequence[str],
+        after: int,
+        end: int,
+        purpose: Purpose,
+        done: "_Done",
     ) -> None:
         rows = await connection.fetch(_SQL[f"{table}_stale"], after, end, names, self._keys.names[0])
-        found = [(row["id"], row["version"], *self._of_job(row)) for row in rows]
+        found = [(row["id"], row["version"], *self._of_row(row, purpose)) for row in rows]
         sealed = [one for one in found if one[2] is not None]
         done.unreadable += len(found) - len(sealed)
         if not sealed:
@@ -157,9 +170,9 @@ class PayloadKeyAdmin:
         done.changed += len(written)
         done.left += len(sealed) - len(written)
 
-    def _of_job(self, row: Any) -> tuple[str | None, str | None]:
-        """Return a job's payload and progress under the first key; no payload where one of them cannot be read."""
-        payload = self._sealed(row["payload"], Purpose.PAYLOAD, row["task_type"])
+    def _of_row(self, row: Any, purpose: Purpose) -> tuple[str | None, str | None]:
+        """Return a row's payload and progress under the first key; no payload where one of them cannot be read."""
+        payload = self._sealed(row["payload"], purpose, row["subject"])
         if row["progress"] is None:
             return payload, None
         progress = self._sealed(row["progress"], Purpose.PROGRESS, str(row["id"]))

@@ -25,7 +25,7 @@ SELECT max(w.id) FROM (SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE 
 -- name: live_stale
 -- Pending jobs of the types $3 in a window ($1, $2] whose payload or progress does not have the key $4, with their versions. A job that a worker holds is not
 -- one of them. Index: scheduled_tasks_pkey.
-SELECT t.id, t.task_type, t.payload::text AS payload, t.progress::text AS progress, t.fence + coalesce(t.edits, 0) + 1 AS version
+SELECT t.id, t.task_type AS subject, t.payload::text AS payload, t.progress::text AS progress, t.fence + coalesce(t.edits, 0) + 1 AS version
   FROM ONLY tickwright.scheduled_tasks t
  WHERE t.id > $1 AND t.id <= $2 AND t.task_type = ANY ($3::text[]) AND t.owner IS NULL AND t.status = 'pending'
    AND (t.payload -> '$encrypted' ->> 'key' IS DISTINCT FROM $4
@@ -46,7 +46,7 @@ SELECT max(w.id) FROM (SELECT t.id FROM tickwright.scheduled_tasks_dead t WHERE 
 
 -- name: dead_stale
 -- The same of dead letters. Index: scheduled_tasks_dead_pkey.
-SELECT t.id, t.task_type, t.payload::text AS payload, t.progress::text AS progress, t.fence + coalesce(t.edits, 0) + 1 AS version
+SELECT t.id, t.task_type AS subject, t.payload::text AS payload, t.progress::text AS progress, t.fence + coalesce(t.edits, 0) + 1 AS version
   FROM tickwright.scheduled_tasks_dead t
  WHERE t.id > $1 AND t.id <= $2 AND t.task_type = ANY ($3::text[])
    AND (t.payload -> '$encrypted' ->> 'key' IS DISTINCT FROM $4
@@ -74,3 +74,44 @@ SELECT name, task_type, payload::text AS payload FROM tickwright.schedules
 -- name: schedules_seal
 -- Replace the payload of a locked schedule. Index: schedules_pkey.
 UPDATE tickwright.schedules SET payload = CAST($2::text AS jsonb) WHERE name = $1;
+
+-- name: count_messages
+-- Encrypted messages of the outbox, and its dead ones, by the keys of their payloads. It reads every message once.
+SELECT m.payload -> '$encrypted' ->> 'key' AS key, count(*) AS jobs
+  FROM (SELECT payload, headers FROM tickwright.outbox UNION ALL SELECT payload, headers FROM tickwright.outbox_dead) AS m
+ WHERE m.headers ? 'tickwright-deliver' GROUP BY 1;
+
+-- name: outbox_window
+-- The last id of the next $2 messages behind $1. Index: outbox_pkey.
+SELECT max(w.id) FROM (SELECT id FROM tickwright.outbox WHERE id > $1 ORDER BY id LIMIT $2) AS w;
+
+-- name: outbox_stale
+-- Encrypted messages in a window ($1, $2] whose payload does not have the key $4; $3 are task types, which they do not have. The version is that of the row.
+-- Index: outbox_pkey.
+SELECT id, destination AS subject, payload::text AS payload, NULL AS progress, hashtextextended(payload::text, 0) AS version FROM tickwright.outbox
+ WHERE id > $1 AND id <= $2 AND $3::text[] IS NOT NULL AND headers ? 'tickwright-deliver' AND payload -> '$encrypted' ->> 'key' IS DISTINCT FROM $4;
+
+-- name: outbox_seal
+-- Replace payloads of messages that have the same payload still, and that no other session has locked. Index: outbox_pkey.
+UPDATE tickwright.outbox o SET payload = CAST(u.payload AS jsonb)
+  FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS u (id, version, payload, progress)
+ WHERE o.id = u.id AND hashtextextended(o.payload::text, 0) = u.version
+   AND o.id = ANY (ARRAY (SELECT f.id FROM tickwright.outbox f WHERE f.id = ANY ($1::bigint[]) FOR NO KEY UPDATE SKIP LOCKED))
+RETURNING o.id;
+
+-- name: outbox_dead_window
+-- The last id of the next $2 dead messages behind $1. Index: outbox_dead_pkey.
+SELECT max(w.id) FROM (SELECT id FROM tickwright.outbox_dead WHERE id > $1 ORDER BY id LIMIT $2) AS w;
+
+-- name: outbox_dead_stale
+-- The same of dead messages. Index: outbox_dead_pkey.
+SELECT id, destination AS subject, payload::text AS payload, NULL AS progress, hashtextextended(payload::text, 0) AS version FROM tickwright.outbox_dead
+ WHERE id > $1 AND id <= $2 AND $3::text[] IS NOT NULL AND headers ? 'tickwright-deliver' AND payload -> '$encrypted' ->> 'key' IS DISTINCT FROM $4;
+
+-- name: outbox_dead_seal
+-- The same of dead messages. Index: outbox_dead_pkey.
+UPDATE tickwright.outbox_dead o SET payload = CAST(u.payload AS jsonb)
+  FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS u (id, version, payload, progress)
+ WHERE o.id = u.id AND hashtextextended(o.payload::text, 0) = u.version
+   AND o.id = ANY (ARRAY (SELECT f.id FROM tickwright.outbox_dead f WHERE f.id = ANY ($1::bigint[]) FOR NO KEY UPDATE SKIP LOCKED))
+RETURNING o.id;

@@ -927,6 +927,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/payload-keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Payload Keys
+         * @description Return how many encrypted jobs need each key; the keys themselves are nowhere in the API.
+         */
+        get: operations["list_payload_keys_v1_payload_keys_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/payload-keys:reencrypt": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reencrypt Payloads
+         * @description Encrypt a thousand waiting jobs, or dead letters, with the first key; repeat it with ``next`` as the body.
+         */
+        post: operations["reencrypt_payloads_v1_payload_keys_reencrypt_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/workers": {
         parameters: {
             query?: never;
@@ -5168,6 +5208,35 @@ export interface components {
             updated_at: string;
         };
         /**
+         * PayloadKeyUse
+         * @description How many encrypted jobs, schedules and messages need a key; with ``key`` ``null``, how many of these are plain.
+         *
+         *         ``held``: this process has it; ``first``: it encrypts with it. A finished job counts for each key that its payload,
+         *         result and progress need; it is deleted with its time of retention.
+         */
+        PayloadKeyUse: {
+            key: string | null;
+            held: boolean;
+            first: boolean;
+            /** @default 0 */
+            live: number;
+            /** @default 0 */
+            dead_letters: number;
+            /** @default 0 */
+            finished: number;
+            /** @default 0 */
+            schedules: number;
+            /** @default 0 */
+            outbox: number;
+        };
+        /**
+         * PayloadKeyUses
+         * @description The keys of this process in their order, then others that jobs need.
+         */
+        PayloadKeyUses: {
+            items: components["schemas"]["PayloadKeyUse"][];
+        };
+        /**
          * PollPartitionView
          * @description One partition that polls went to within a week.
          *
@@ -5389,6 +5458,32 @@ export interface components {
             counted: number;
             sent_again: number;
             applied: boolean;
+        };
+        /**
+         * ReencryptRequest
+         * @description Which window to encrypt again: of what, behind which id.
+         */
+        ReencryptRequest: {
+            /**
+             * @default jobs
+             * @enum {unknown}
+             */
+            part?: "dead_letters" | "dead_messages" | "jobs" | "outbox";
+            /** @default 0 */
+            after?: number;
+        };
+        /**
+         * Reencrypted
+         * @description The result of one call.
+         *
+         *         ``left``: changed or locked by others meanwhile; ``unreadable``: their key is missing here, or they were changed
+         *         outside. ``next``: the body of the next call; ``null`` at the end.
+         */
+        Reencrypted: {
+            changed: number;
+            left: number;
+            unreadable: number;
+            next: components["schemas"]["ReencryptRequest"] | null;
         };
         /**
          * RefusedPart
@@ -6532,10 +6627,12 @@ export interface components {
             concurrency?: number | null;
             rate_per_s?: number | null;
             keep_history?: boolean;
+            encrypted?: boolean;
+            deliver?: ("cipher" | "plain") | null;
         };
         /**
          * TaskTypeRequest
-         * @description A complete task type: a field that is left out gets its default.
+         * @description A complete task type: a field that is left out gets its default, except ``encrypted``, which keeps its value.
          */
         TaskTypeRequest: {
             /** @example https://example.org/jobs */
@@ -6570,10 +6667,15 @@ export interface components {
             rate_per_s?: number | null;
             /** @default true */
             keep_history?: boolean;
+            encrypted?: boolean;
+            /** @default null */
+            deliver?: ("cipher" | "plain") | null;
         };
         /**
          * TaskTypeView
          * @description A task type; ``signing_secrets`` is the number of secrets in use.
+         *
+         *         ``deliver`` of an encrypted one is what its target gets, ``plain`` or ``cipher``; ``null``: brokers get ``cipher``.
          */
         TaskTypeView: {
             name: string;
@@ -6589,6 +6691,8 @@ export interface components {
             keep_history: boolean;
             paused_at: string | null;
             gone_at: string | null;
+            encrypted: boolean;
+            deliver: string | null;
             signing_secrets: number;
             version: number;
             created_at: string;
@@ -11082,6 +11186,167 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RemoteClosed"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_payload_keys_v1_payload_keys_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PayloadKeyUses"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reencrypt_payloads_v1_payload_keys_reencrypt_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReencryptRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Reencrypted"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

@@ -86,6 +86,7 @@ function Settings({ type }: { type: TaskType }) {
           ["Concurrency", type.concurrency === null ? "no limit" : count(type.concurrency)],
           ["Rate", type.rate_per_s === null ? "no limit" : `${type.rate_per_s}/s`],
           ["History", type.keep_history ? "kept" : "not kept"],
+          ["Encrypted", type.encrypted ? (type.deliver === null ? "yes" : `yes, delivered as ${type.deliver}`) : "no"],
           ["Signing secrets", String(type.signing_secrets)],
           ["Version", String(type.version)],
           ["Changed", <Instant key="changed" at={type.updated_at} />],

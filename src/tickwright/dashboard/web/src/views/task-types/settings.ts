@@ -14,12 +14,13 @@ export interface Fields {
   concurrency: string;
   rate_per_s: string;
   keep_history: boolean;
+  encrypted: boolean;
 }
 type Settings = Omit<Schemas["TaskTypeRequest"], never>;
 
 export const DEFAULTS: Fields = {
   target: "", timeout: "30s", max_attempts: "3", retry_base: "1s", retry_factor: "2", retry_cap: "1h", final_statuses: "",
-  concurrency: "", rate_per_s: "", keep_history: true,
+  concurrency: "", rate_per_s: "", keep_history: true, encrypted: false,
 }; // prettier-ignore
 
 export function fieldsOf(type: TaskType): Fields {
@@ -39,6 +40,7 @@ export function settingsOf(fields: Fields): Settings {
     concurrency: readNumber(fields.concurrency),
     rate_per_s: readNumber(fields.rate_per_s),
     keep_history: fields.keep_history,
+    encrypted: fields.encrypted,
   };
 }
 
