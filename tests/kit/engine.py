@@ -22,6 +22,7 @@ from tickwright.capabilities.jobs.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.ports.broker import Broker
@@ -90,6 +91,7 @@ async def running_engine(
     terms: LeaseTerms | None = None,
     probe: Probe = NO_PROBE,
     direct: bool = True,
+    keys: PayloadKeys = NO_KEYS,
 ) -> AsyncIterator[Engine]:
     """Run a worker with ``handlers`` in this process; stop it in two steps at the end."""
     pool = await open_pool(url, min_size=1, max_size=8)
@@ -105,8 +107,10 @@ async def running_engine(
         pool, name="test", roles=["worker"], version="0", terms=terms, direct=connection, probe=probe
     )
     worker = JobWorker(
-        pool, session, registry, brokers or {}, direct=connection, limits=limits, scope=scope, probe=probe
+        pool, session, registry, brokers or {}, direct=connection, limits=limits, scope=scope, keys=keys, probe=probe
     )
+    session.facts["payload_keys"] = list(keys.names)
+    session.facts["payload_keys_missing"] = worker.encryption.missing
     counted = WorkerCounters(worker)
     session.facts["scope"], session.facts["queues_full"] = worker.scope.facts(), worker.queues_full
     session.facts["handlers"] = registry.names

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.domain.errors import InvariantBroken, Rejected
+from tickwright.engine.payload_keys import PayloadKeys
 
 T = TypeVar("T")
 _PLACEHOLDER = re.compile(r"\$(\d+)::(\w+(?:\[\])?)")
@@ -211,7 +212,12 @@ def one_connection(connection: Fetching) -> Any:
     return _OneConnection(connection)
 
 
-async def schedule_through(connection: Fetching, jobs: Sequence[NewJob]) -> list[Scheduled]:
-    """Schedule ``jobs`` on ``connection`` and use nothing else."""
+async def schedule_through(
+    connection: Fetching, jobs: Sequence[NewJob], keys: Callable[[], PayloadKeys]
+) -> list[Scheduled]:
+    """Schedule ``jobs`` on ``connection`` and use nothing else; ``keys`` are read for the first encrypted type."""
     pool = one_connection(connection)
-    return await Enqueuer(pool).schedule_many(jobs, connection=connection)
+    enqueuer = Enqueuer(pool)
+    if any([(await enqueuer.types.get(job.task_type)).encrypted for job in jobs]):
+        enqueuer.keys = keys()
+    return await enqueuer.schedule_many(jobs, connection=connection)

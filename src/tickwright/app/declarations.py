@@ -206,6 +206,8 @@ class JobTypeOptions(TypedDict, total=False):
             good, the group stops (``"stop"``) or goes on (``"skip"``); with ``"continue"``, it does not even wait for
             the retries of a failed attempt.
         unique: What makes its jobs unique: a :class:`~tickwright.Unique`, or a mapping of its fields.
+        encrypted: Store payloads, results and progress encrypted, see docs/encryption.md. It cannot be undone.
+        deliver: ``"cipher"`` to get the envelope instead of the plain payload.
         cron: Also makes it periodic, by a schedule of the same name; with the next five, see
             :meth:`Declarations.periodic`.
         every: The same, in steps.
@@ -227,6 +229,8 @@ class JobTypeOptions(TypedDict, total=False):
     group_rate: str | None
     group_order: Literal["stop", "skip", "continue"] | None
     unique: "Unique | Mapping[str, Any] | None"
+    encrypted: bool
+    deliver: Literal["plain", "cipher"] | None
     cron: str | None
     every: Duration | None
     timezone: str | None

@@ -97,7 +97,7 @@ async def _open_drain(
     """Open the resources, a session and the drain; given resources take the place of the program's lifespans."""
     pool, handlers = installation.pool, installation.context.registrations.of(HandlerRegistry)
     session = WorkerSession(pool, name="drain", roles=["worker"], version=__version__)
-    jobs = JobDrain(pool, session, handlers)
+    jobs = JobDrain(pool, session, handlers, installation.context.settings.payload_keys)
 
     async with _filled(installation, lifespan, resources):
         await session.open()

@@ -19,16 +19,18 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, a
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from tickwright.app.borrowed import Fetching, borrow, borrow_sync, finish
 from tickwright.app.declarations import Declarations, Duration
 from tickwright.app.payloads import to_json
 from tickwright.app.scheduling import CALLER, JobCalls
 from tickwright.domain.addresses import refusal_unasked
+from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import Rejected, Unavailable, storable
 from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
 from tickwright.domain.traceparent import NAME
+from tickwright.engine.outbox.relay_rules import DELIVER
 from tickwright.observe import traces
 from tickwright.observe.logs import log_like_a_library
 from tickwright.plugin.settings import Settings
@@ -253,6 +255,8 @@ class Tickwright(Declarations, JobCalls):
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        encrypted: bool = False,
+        deliver: Literal["plain", "cipher"] | None = None,
         connection: Any = None,
     ) -> int:
         """Put a message into the outbox and return its number. The relay sends it after the commit, at least once.
@@ -263,16 +267,18 @@ class Tickwright(Declarations, JobCalls):
             key: Messages with equal keys keep their order if the destination supports it.
             headers: Sent with it; names in lower case. Without a ``traceparent`` the message belongs to the trace of
                 the calling code, if there is one.
+            encrypted: Store the payload encrypted, also as a dead letter; key and headers stay readable.
+            deliver: What the destination of an encrypted message gets. By default callbacks and pushes get plain text,
+                brokers the envelope.
             connection: Yours, in a transaction; the message is sent if and only if it commits.
 
         Raises:
             Rejected: ``invalid_target``, ``ssrf_blocked`` as for task types, ``invalid_key``, a payload as for
                 ``schedule``. Permanent.
-            Unavailable: ``app_not_open``.
+            Unavailable: ``app_not_open``; ``payload_keys_missing``: it cannot encrypt. Retry in a process with keys.
         """
-        return await self._publish(
-            lambda: self._open.pool if connection is None else borrow(connection), destination, payload, key, headers
-        )
+        message = self._message(destination, payload, key, headers, encrypted, deliver)
+        return await self._publish(lambda: self._open.pool if connection is None else borrow(connection), *message)
 
     def publish_sync(
         self,
@@ -282,21 +288,45 @@ class Tickwright(Declarations, JobCalls):
         connection: Any,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        encrypted: bool = False,
+        deliver: Literal["plain", "cipher"] | None = None,
     ) -> int:
         """Do what :meth:`publish` does on a synchronous program's own connection; the app need not be open."""
-        return finish(self._publish(lambda: borrow_sync(connection), destination, payload, key, headers))
+        message = self._message(destination, payload, key, headers, encrypted, deliver)
+        return finish(self._publish(lambda: borrow_sync(connection), *message))
+
+    def _message(  # noqa: PLR0917  the arguments of publish
+        self,
+        destination: str,
+        payload: Any,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        encrypted: bool,
+        deliver: Literal["plain", "cipher"] | None,
+    ) -> tuple[str, str, str | None, Mapping[str, str] | None]:
+        """Return destination, payload as JSON, key and headers of a message, checked and encrypted."""
+        _check_destination(destination, self.settings)
+        text = to_json(payload)
+        named = {name.lower() for name in headers or {}}
+        if DELIVER in named or (deliver is not None and not encrypted):
+            says = "deliver: only with encrypted=True, and not as a header"
+            raise Rejected("invalid_message", says, field="deliver")
+        if encrypted:
+            is_web = isinstance(parse_target(destination), WebTarget)
+            headers = {**(headers or {}), DELIVER: deliver or ("plain" if is_web else "cipher")}
+            text = self.settings.payload_keys.seal(text, Purpose.MESSAGE, destination)
+        return destination, text, key, headers
 
     async def _publish(
         self,
         connect: Callable[[], Fetching],
         destination: str,
-        payload: Any,
+        text: str,
         key: str | None,
         headers: Mapping[str, str] | None,
     ) -> int:
-        _check_destination(destination, self.settings)
         with traces.working("create", traces.span_destination(destination)) as span:
-            values = _message(destination, payload, key, headers)
+            values = _message(destination, text, key, headers)
             number = int((await connect().fetch(_SQL["publish"], *values))[0][0])
             span.set_attribute("messaging.message.id", f"out_{number}")
             return number
@@ -474,9 +504,8 @@ class Tickwright(Declarations, JobCalls):
 
 
 def _message(
-    destination: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
+    destination: str, text: str, key: str | None, headers: Mapping[str, str] | None
 ) -> tuple[str, str | None, str, str]:
-    text = to_json(payload)
     if len(text.encode()) > MESSAGE_BYTES_MAX:
         raise Rejected("payload_too_large", f"payload: at most {MESSAGE_BYTES_MAX} bytes", status=413, field="payload")
     if key is not None and not (len(key) <= MESSAGE_KEY_MAX and storable(key) == key):

@@ -16,6 +16,7 @@ from tickwright.capabilities.jobs.requests import JobEdit, NewJob, check_new_job
 from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.errors import Rejected
 from tickwright.observe import traces
+from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation
 from tickwright.process.installation import Installation
@@ -35,6 +36,11 @@ class JobCalls:
 
     @property
     def _open(self) -> Installation:
+        raise NotImplementedError
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the program."""
         raise NotImplementedError
 
     def run_sync(self, work: Coroutine[Any, Any, T]) -> T:
@@ -180,14 +186,17 @@ class JobCalls:
         """Do what :meth:`schedule_call` does in a synchronous program."""
         if connection is None:
             return self.run_sync(self.schedule_call(job))
-        return self._handle(finish(schedule_through(borrow_sync(connection), [job]))[0], job)
+        return self._handle(finish(self._through(connection, [job]))[0], job)
 
     def schedule_many_sync(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[JobHandle[Any]]:
         """Do what :meth:`schedule_many` does in a synchronous program."""
         given = list(jobs)
         if connection is None:
             return self.run_sync(self.schedule_many(given))
-        return list(map(self._handle, finish(schedule_through(borrow_sync(connection), given)), given))
+        return list(map(self._handle, finish(self._through(connection, given)), given))
+
+    def _through(self, connection: Any, jobs: list[NewJob]) -> Coroutine[Any, Any, list[Scheduled]]:
+        return schedule_through(borrow_sync(connection), jobs, lambda: self.settings.payload_keys)
 
     @property
     def service(self) -> "JobService":
@@ -210,8 +219,9 @@ class JobCalls:
         """
         from tickwright.capabilities.jobs.results import JobResults
 
-        ended = await self._open.of(JobResults).wait(job_id, as_duration("timeout", timeout))
-        return result_of(job_id, ended, returns)
+        results = self._open.of(JobResults)
+        ended = await results.wait(job_id, as_duration("timeout", timeout))
+        return result_of(job_id, results.opened(ended), returns)
 
     def workflow(
         self, name: str, *, key: str | None = None, deadline: Duration | None = None, connection: Any = None

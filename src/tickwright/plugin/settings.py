@@ -19,6 +19,7 @@ from tickwright.domain.addresses import AllowList
 from tickwright.domain.admission import parse_hosts, parse_networks
 from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import parse_duration
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.plugin.secrets import DeclaredSecrets
 from tickwright.rest.admission import PROBES_LIMITS, ListenerLimits
 from tickwright.store.dsn import check_primary_url
@@ -134,6 +135,8 @@ class Settings(SettingsPart):
         http_connections_per_address: Of one client address there, 16 to 100,000.
         payloads_from: The lowest role that sees payloads, results and other user data: ``viewer``, ``operator`` or
             ``admin``.
+        payload_keys: The keys of encrypted payloads by reference, such as ``2026-11=env:KEY_B,2026-05=file:/run/old``;
+            the first encrypts, all decrypt.
         metrics_bind: Address of ``/healthz``, ``/readyz`` and ``/metrics``, for every role.
         api_url: The CLI uses this API instead of the database.
         api_key: The CLI's key for it.
@@ -161,6 +164,7 @@ class Settings(SettingsPart):
     api_bind: BindAddress = Bind("127.0.0.1", 8420)
     path_prefix: Annotated[str, text(_check_prefix, keep=True)] = ""
     payloads_from: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
+    payload_keys: Annotated[PayloadKeys, text(PayloadKeys.parse)] = NO_KEYS
     metrics_bind: BindAddress = Bind("127.0.0.1", 8421)
     allowed_hosts: Annotated[str, text(parse_hosts, keep=True)] = ""
     proxies: Annotated[str, text(parse_networks, keep=True)] = ""

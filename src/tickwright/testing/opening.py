@@ -8,6 +8,7 @@ from typing import Any, cast
 from tickwright import Tickwright
 from tickwright.app.program import Bench
 from tickwright.domain.errors import Rejected
+from tickwright.engine.payload_keys import PayloadKeys
 from tickwright.process.database import Database
 from tickwright.process.settings import load_settings
 from tickwright.store.pool import Pool, open_pool
@@ -16,6 +17,8 @@ from tickwright.testing.databases import ScratchDatabase
 from tickwright.testing.isolation import isolated_pool
 
 CONNECTIONS_MAX = 8
+TEST_KEYS = PayloadKeys([("test", bytes(range(32)))])
+"""Of apps that were created without keys, so that encrypted types work in tests."""
 
 
 class SharedPool:
@@ -104,7 +107,8 @@ class AppUnderTest:
     def _prepare(self) -> None:
         if self._app.bench is not None:
             raise Rejected("app_already_open", "this app object is open already; use it, or make another one")
-        settings = load_settings(**{**self._app.own_settings, "database_url": self._pool.database.url})
+        given = {"payload_keys": TEST_KEYS, **self._app.own_settings, "database_url": self._pool.database.url}
+        settings = load_settings(**given)
         self._app.bench = Bench(settings, self._database, self._resources)
 
     @asynccontextmanager

@@ -43,6 +43,11 @@ RULES: tuple[AlertRule, ...] = with_queries(
         (timedelta(seconds=30),),
     ),
     AlertRule(
+        "payload_key_missing",
+        "critical",
+        "{workers} workers cannot read jobs of {subject}: add the key {key} to their TICKWRIGHT_PAYLOAD_KEYS.",
+    ),
+    AlertRule(
         "threads_stuck", "warning", "{count} synchronous handlers of {subject} do not return; each keeps a thread."
     ),
 )

@@ -28,6 +28,7 @@ from tickwright.capabilities.jobs.requests import (
     ScheduleBounds,
     check_new_job,
     read_job,
+    seal_job,
     with_digest,
 )
 from tickwright.capabilities.jobs.type_catalog import TypeCatalog
@@ -36,6 +37,7 @@ from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult
 from tickwright.engine.bulk_import import BatchedImport
 from tickwright.engine.call_batcher import CallBatcher
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller
 from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
@@ -85,6 +87,8 @@ class Scheduled(msgspec.Struct, frozen=True):
 
 _Pair = tuple[NewJob, int]
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+_PLAIN_RULE = "its task type is encrypted"
+"""A part of the message of ``tickwright.refuse_plain``, which ``insert_each`` passes on without its constraint."""
 _LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
@@ -140,10 +144,10 @@ class _PatientCollector:
 
 
 class Enqueuer:
-    """Schedules jobs; one per process and pool."""
+    """Schedules jobs; one per process and pool. ``keys`` seal the payloads of encrypted types."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, keys: PayloadKeys = NO_KEYS) -> None:
+        self._pool, self.keys = pool, keys
         self.types = TypeCatalog(pool)
         self._plain = _Collector(pool, self._write)
         self._keyed = _PatientCollector(pool, self._write)
@@ -158,14 +162,33 @@ class Enqueuer:
             Rejected: The job is not within the bounds, or its type is unknown. Do not retry.
             Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
             Unavailable: ``outcome_unknown``: the database did not answer in time. Retry with a key.
+                ``payload_keys_missing``: its type is encrypted, and this process has no keys. Retry in another one.
         """
-        job, attempts = await self._checked(job)
+        pair = await self._checked(job)
         if not traces.recording():
-            return await self._schedule(_in_trace(job), attempts, connection)
+            return await self._schedule_sealed(pair, job, connection)
         with traces.working("send", job.task_type) as span:
-            made = await self._schedule(_in_trace(job), attempts, connection)
+            made = await self._schedule_sealed(pair, job, connection)
             span.set_attribute("messaging.message.id", f"job_{made.id}")
             return made
+
+    async def _schedule_sealed(self, pair: _Pair, job: NewJob, connection: Connection | None) -> Scheduled:
+        """Schedule a checked job, once more where its type has become encrypted since it was read."""
+        try:
+            return await self._schedule(_in_trace(pair[0]), pair[1], connection)
+        except asyncpg.CheckViolationError as error:
+            await self._renew_types(error, connection)
+            sealed, attempts = await self._checked(job)
+            return await self._schedule(_in_trace(sealed), attempts, None)
+
+    async def _renew_types(self, error: asyncpg.CheckViolationError, connection: Connection | None) -> None:
+        """Read the types again where one has become encrypted; raise other errors, and in a caller's transaction."""
+        if not _is_plain(error):
+            raise error
+        await self.types.renew()
+        if connection is not None:
+            text = "a task type has just become encrypted; try again in a new transaction"
+            raise Contended("payload_not_encrypted", text) from error
 
     async def _schedule(self, job: NewJob, attempts: int, connection: Connection | None) -> Scheduled:
         if connection is not None:
@@ -194,20 +217,29 @@ class Enqueuer:
             return await self._insert_each(connection, pairs, lock_timeout and HELD_ALONE_AFTER)
 
     async def _checked(self, job: NewJob) -> _Pair:
-        """Check a job and its type; return it with the rule that holds for it, and its number of attempts."""
+        """Check a job and its type; return it as it is stored, and its number of attempts."""
         kind = self.types.fresh(check_new_job(job).task_type) or await self.types.get(job.task_type)
         if job.unique or kind.unique is not None:
-            job = with_uniqueness(job, kind)
+            job = with_uniqueness(job, kind)  # from the plain arguments
+        if kind.encrypted:
+            job = seal_job(job, self.keys)
         return job, job.max_attempts or kind.max_attempts
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
         """Schedule several jobs in one transaction; return one result per job, in order."""
         with traces.working("send", MANY_JOBS, {"messaging.batch.message_count": len(jobs)}):
-            pairs = [await self._checked(_in_trace(job)) for job in jobs]
-            if connection is not None:
-                return await self._insert_parts(connection, pairs)
-            async with self._pool.acquire() as own, own.transaction():
-                return await self._insert_parts(own, pairs)
+            try:
+                return await self._schedule_many(jobs, connection)
+            except asyncpg.CheckViolationError as error:
+                await self._renew_types(error, connection)
+                return await self._schedule_many(jobs, None)
+
+    async def _schedule_many(self, jobs: Sequence[NewJob], connection: Connection | None) -> list[Scheduled]:
+        pairs = [await self._checked(_in_trace(job)) for job in jobs]
+        if connection is not None:
+            return await self._insert_parts(connection, pairs)
+        async with self._pool.acquire() as own, own.transaction():
+            return await self._insert_parts(own, pairs)
 
     async def schedule_each(
         self, jobs: Sequence[NewJob], *, connection: Connection
@@ -236,7 +268,7 @@ class Enqueuer:
         if connection is None:
             async with self._pool.acquire() as own, own.transaction():
                 return await self.copy(jobs, connection=own)
-        rows = _CopyRows(jobs, self.types)
+        rows = _CopyRows(jobs, self.types, self.keys)
         while await rows.ready(connection):
             await connection.copy_records_to_table(
                 "scheduled_tasks", schema_name="tickwright", columns=rows.columns, records=rows.some(COPY_ROWS)
@@ -360,6 +392,11 @@ async def _find(connection: Connection, keys: list[str | None]) -> dict[str | No
     return {row["key"]: row for row in await connection.fetch(_SQL["find_keys"], keys)} if keys else {}
 
 
+def _is_plain(error: Exception) -> bool:
+    """Whether the database has refused a plain payload of an encrypted type."""
+    return isinstance(error, asyncpg.CheckViolationError) and _PLAIN_RULE in str(error)
+
+
 def _outcome(row: asyncpg.Record) -> Any:
     """Return the job, or the error, or ``None`` where its key was taken."""
     if row["code"]:
@@ -398,7 +435,7 @@ def _of_taken(found: Mapping[str | None, asyncpg.Record], job: NewJob) -> Any:
 
 
 def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:
-    if digest is not None and job.digest is not None and digest != job.digest:
+    if digest is not None and job.digest is not None and job.is_other(digest):
         return Contended("key_reused", f"this idempotency key belongs to job {job_id}, which was asked for differently")
     return Scheduled(job_id, created=False)
 
@@ -440,11 +477,11 @@ def _in_trace(job: NewJob) -> NewJob:
 class _CopyRows:
     """The rows of a COPY, made on demand."""
 
-    def __init__(self, jobs: Iterable[NewJob], types: TypeCatalog) -> None:
+    def __init__(self, jobs: Iterable[NewJob], types: TypeCatalog, keys: PayloadKeys) -> None:
         self._jobs, self._types, self._traceparent = iter(jobs), types, traces.current()
+        self._keys = keys
         self._next = next(self._jobs, None)
-        self._attempts: dict[str, int] = {}
-        self._unique: set[str] = set()
+        self._kinds: dict[str, TaskType] = {}
         self._now: datetime | None = None
         self._is_detailed = False
         self.count = 0
@@ -459,8 +496,8 @@ class _CopyRows:
         job = self._next
         if job is None:
             return False
-        if job.task_type not in self._attempts:
-            self._know(await self._types.get(job.task_type))
+        if job.task_type not in self._kinds:
+            self._kinds[job.task_type] = await self._types.get(job.task_type)
         if job.execute_at is None and self._now is None:
             self._now = await connection.fetchval(_SQL["now"])
         self._is_detailed = self._is_detailed or job.is_detailed
@@ -473,20 +510,20 @@ class _CopyRows:
                 return
             if check_new_job(job).key is not None:
                 raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
-            attempts = self._attempts_of(job.task_type)
-            if job.unique or (job.unique is None and job.task_type in self._unique):
+            kind = self._kind_of(job.task_type)
+            if job.unique or (job.unique is None and kind is not None and kind.unique is not None):
                 raise Rejected("unique_in_bulk", "unique jobs cannot go in by COPY; use schedule_many", field="unique")
             execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
             more = (job.tags or None, job.metadata, job.group) if job.is_detailed else None
-            if attempts is None or execute_at is None or (more and not self._is_detailed):
+            if kind is None or execute_at is None or (more and not self._is_detailed):
                 return
             timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
             self.count += 1
             row = (
                 execute_at,
                 job.task_type,
-                job.payload,
-                job.max_attempts or attempts,
+                job.payload if not kind.encrypted else seal_job(job, self._keys).payload,
+                job.max_attempts or kind.max_attempts,
                 job.priority,
                 timeout_ms,
                 job.expires_at,
@@ -495,17 +532,11 @@ class _CopyRows:
             yield (*row, *(more or _NO_DETAILS)) if self._is_detailed else row
             self._next = next(self._jobs, None)
 
-    def _attempts_of(self, name: str) -> int | None:
-        attempts = self._attempts.get(name)
-        if attempts is None and (kind := self._types.known(name)) is not None:
-            attempts = self._know(kind)
-        return attempts
-
-    def _know(self, kind: TaskType) -> int:
-        self._attempts[kind.name] = kind.max_attempts
-        if kind.unique is not None:
-            self._unique.add(kind.name)
-        return kind.max_attempts
+    def _kind_of(self, name: str) -> TaskType | None:
+        kind = self._kinds.get(name)
+        if kind is None and (kind := self._types.known(name)) is not None:
+            self._kinds[name] = kind
+        return kind
 
 
 PLAIN_ROWS_MAX = 5_000
@@ -532,6 +563,7 @@ class _JobImport(BatchedImport[tuple[int, NewJob]]):
         self._key, self._now, self._bounds = key, now, bounds
         self._keyed = 0
         self._types: dict[str, TickwrightError | None] = {}
+        self._is_renewed = False
 
     @property
     def _full(self) -> bool:
@@ -563,8 +595,14 @@ class _JobImport(BatchedImport[tuple[int, NewJob]]):
         try:
             await super()._commit(batch, lines, finished=finished)
         except _REFUSED as error:
+            if _is_plain(error):
+                await self._enqueuer.types.renew()
             self.result.created, self.result.existing, self.result.rejected, shown = counts
             del self.result.rejects[shown:]
+            if _is_plain(error) and not self._is_renewed:
+                self._is_renewed = True
+                await self._commit(batch, lines, finished=finished)
+                return
             if len(batch) <= 1:
                 self.result.reject(batch[0][0], Rejected("refused_by_database", str(error)[:200]))
                 await self._commit([], lines, finished=finished)

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from opentelemetry.trace import Span
@@ -18,6 +18,8 @@ from tickwright.domain.strict_json import to_json_value
 
 ERROR_MESSAGE_MAX = 2000
 _encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
+_RESULT_TARGETS = ("python:", "remote:")
+_PLAIN_TARGETS = ("python:", "remote:", "http:", "https:", "ws:", "wss:")
 RATE_LIMITED_AHEAD_S = 0.5
 """How far ahead a claim takes starts of a rate-limited type. It takes at least one start."""
 RATE_LIMITED_SLACK_S = 0.25
@@ -54,12 +56,27 @@ class TaskType:
     secrets: tuple[str, ...] = ()
     version: int = 1
     unique: Unique | None = None
+    encrypted: bool = False
+    deliver: Literal["plain", "cipher"] | None = None
+    """``plain`` or ``cipher``; ``None`` is ``cipher`` for brokers and ``plain`` elsewhere."""
     waits: bool = field(init=False)
     """Whether its jobs wait for an operator."""
 
     def __post_init__(self) -> None:
         waits = self.paused or self.gone or self.queue_paused
         object.__setattr__(self, "waits", waits)  # a field: the worker reads it for each job
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether a process needs payload keys to run its attempts: to open payloads, or to seal results."""
+        return self.encrypted and (self.opens or self.target.startswith(_RESULT_TARGETS))
+
+    @property
+    def opens(self) -> bool:
+        """Whether its target gets plain texts, so that the process that delivers needs the keys."""
+        if not self.encrypted:
+            return False
+        return self.deliver == "plain" or (self.deliver is None and self.target.startswith(_PLAIN_TARGETS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +111,16 @@ class Snoozed:
     wait: timedelta
 
 
-AttemptOutcome = Completed | Errored | Snoozed
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """This process cannot run the attempt: another one may, after ``wait``. It costs no attempt."""
+
+    code: str
+    message: str
+    wait: timedelta
+
+
+AttemptOutcome = Completed | Errored | Snoozed | Deferred
 
 
 class Retry(Exception):

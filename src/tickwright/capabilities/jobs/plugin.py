@@ -68,6 +68,7 @@ class JobsPlugin(Plugin):
         "queues": "tickwright.cli.commands.task_types:queues",
         "dead-letters": "tickwright.cli.commands.dead_letters",
         "schedules": "tickwright.cli.commands.schedules",
+        "payload-keys": "tickwright.cli.commands.payload_keys",
     }
     parts: ClassVar = {
         "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
@@ -88,7 +89,7 @@ class JobsPlugin(Plugin):
         def enqueuer() -> "Enqueuer":
             from tickwright.capabilities.jobs.enqueue import Enqueuer
 
-            return Enqueuer(context.pool)
+            return Enqueuer(context.pool, context.settings.payload_keys)
 
         def service() -> "JobService":
             from tickwright.capabilities.jobs.admin.service import JobService
@@ -100,7 +101,8 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.results import JobResults
             from tickwright.engine.wakeup.on_demand import DirectAccess
 
-            made = JobResults(context.pool, ports.find(DirectAccess) or DirectAccess(None))
+            access = ports.find(DirectAccess) or DirectAccess(None)
+            made = JobResults(context.pool, access, context.settings.payload_keys)
             ports.on_close(made.aclose)
             return made
 
@@ -128,13 +130,14 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.enqueue import Enqueuer
             from tickwright.capabilities.jobs.schedules.service import Schedules
 
-            return Schedules(context.pool, ports.get(Enqueuer).types)
+            return Schedules(context.pool, ports.get(Enqueuer).types, context.settings.payload_keys)
 
         def remote() -> "RemoteWorkers":
             from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
             from tickwright.engine.wakeup.connection import DirectConnection
 
-            return RemoteWorkers(context.pool, lease=context.settings.lease, direct=ports.find(DirectConnection))
+            settings, direct = context.settings, ports.find(DirectConnection)
+            return RemoteWorkers(context.pool, lease=settings.lease, keys=settings.payload_keys, direct=direct)
 
         ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
@@ -168,18 +171,22 @@ class JobsPlugin(Plugin):
             read_declared,
             register_handler,
             request_of,
+            seal_schedules,
         )
 
         async with context.pool.acquire() as connection:
             for handler in context.registrations.of(HandlerRegistry).all():
-                await register_handler(connection, handler.defaults)
+                async with connection.transaction():
+                    await register_handler(connection, handler.defaults)
+                    if handler.defaults.encrypted:
+                        await seal_schedules(connection, handler.name, context.settings.payload_keys)
             present = {kind.name: kind for kind in await load_types(connection)}
         log = get_logger("tickwright.jobs")
         actor = Caller(f"config:{context.settings.config}", CONFIG_FILE.role)
         for kind in read_declared(context.tables("task_types")):
             from tickwright.capabilities.jobs.admin.service import JobService
 
-            if as_declared(present.get(kind.name)) != as_declared(kind):
+            if as_declared(present.get(kind.name)) != as_declared(kind, present.get(kind.name)):
                 stored = await context.ports.get(JobService).types.put(kind.name, request_of(kind), caller=actor)
                 log.info("task_type.set", name=kind.name, file=str(context.settings.config), created=stored.created)
 
@@ -257,7 +264,12 @@ class JobsPlugin(Plugin):
         handlers, brokers = context.registrations.of(HandlerRegistry), context.ports.get(Brokers)
         session = context.ports.get(WorkerSession)
         direct = context.ports.get(DirectConnection)
-        worker = JobWorker(context.pool, session, handlers, brokers, direct=direct, limits=limits, scope=mine.scope)
+        keys = context.settings.payload_keys
+        worker = JobWorker(
+            context.pool, session, handlers, brokers, direct=direct, limits=limits, scope=mine.scope, keys=keys
+        )
+        context.facts["payload_keys"] = list(keys.names)
+        context.facts["payload_keys_missing"] = worker.encryption.missing
         context.facts["handlers"] = handlers.names
         context.facts["brokers"] = sorted(brokers)
         context.facts["scope"] = worker.scope.facts()
@@ -273,7 +285,8 @@ class JobsPlugin(Plugin):
         return (role_finding(alive, WORKER, "no job runs"),)
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
-        """Return the routes of jobs, task types, their figures, dead letters and schedules."""
+        """Return the routes of jobs, task types, their figures, dead letters, schedules and payload keys."""
+        from tickwright.capabilities.jobs.admin.payload_keys import PayloadKeyAdmin, payload_key_routes
         from tickwright.capabilities.jobs.admin.service import JobService
         from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
         from tickwright.capabilities.jobs.remote.rest import worker_routes
@@ -288,6 +301,7 @@ class JobsPlugin(Plugin):
             figure_routes(TypeFigureReader(context.pool), gate),
             schedule_routes(context.ports.get(Schedules), gate),
             worker_routes(context.ports.get(RemoteWorkers), gate),
+            payload_key_routes(PayloadKeyAdmin(context.pool, context.settings.payload_keys), gate),
         )
 
     def fast_routes(self, context: Context, gate: "Gate") -> Mapping[str, FastRoute]:

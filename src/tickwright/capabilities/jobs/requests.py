@@ -17,6 +17,7 @@ from tickwright.capabilities.jobs.pools import NAME, NAME_RULE, NEEDS_MAX, QUEUE
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique
 from tickwright.domain import strict_json
+from tickwright.domain.envelopes import Purpose, read_envelope
 from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.signatures import digest_of
 from tickwright.domain.time_texts import (
@@ -27,9 +28,12 @@ from tickwright.domain.time_texts import (
     parse_duration,
     parse_instant,
 )
+from tickwright.engine.payload_keys import FINGERPRINT_BYTES, PayloadKeys
 from tickwright.ports.views import CURSOR_CHARS_MAX
 
 PAYLOAD_BYTES_MAX = 65_536
+SEALED_BYTES_MAX = 48_000
+"""Of a payload of an encrypted type: its envelope has a third more, and fits into the bound of all payloads."""
 SURELY_FITS = PAYLOAD_BYTES_MAX // 4
 """A payload of at most this many characters fits in any encoding."""
 WRITTEN_BYTES_MAX = 1_048_576
@@ -72,6 +76,7 @@ class NewJob(msgspec.Struct, frozen=True):
         unique: Its own rule; ``None`` is that of its type, ``False`` none.
         uniqueness: The rule that holds for it and the digest of its arguments, as JSON text; the :class:`Enqueuer` sets
             it, from the plain payload.
+        digests: Of a sealed job: its digest under each payload key; ``digest`` is the first.
     """
 
     task_type: str
@@ -90,11 +95,19 @@ class NewJob(msgspec.Struct, frozen=True):
     group: str | None = None
     unique: Unique | Literal[False] | None = None
     uniqueness: str | None = None
+    digests: tuple[bytes, ...] = ()
 
     @property
     def is_detailed(self) -> bool:
         """Whether it has anything that most jobs have not, and that only other statements insert."""
         return self.metadata is not None or bool(self.tags) or self.group is not None
+
+    def is_other(self, digest: bytes) -> bool:
+        """Whether a stored digest is of another request; one under a key that is unknown here may be of this one."""
+        if not self.digests:
+            return digest != self.digest
+        size = FINGERPRINT_BYTES
+        return any(digest[:size] == known[:size] and digest != known for known in self.digests)
 
     @property
     def details(self) -> str | None:
@@ -196,6 +209,7 @@ RatePerS = Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)]
 QueueName = Annotated[str, Meta(min_length=1, max_length=50, description=NAME_RULE, examples=["critical"])]
 Need = Annotated[str, Meta(min_length=1, max_length=50, description=NAME_RULE)]
 Needs = Annotated[list[Need], Meta(max_length=NEEDS_MAX, examples=[["gpu"]])]
+Deliver = Literal["plain", "cipher"]
 BulkLimit = Annotated[int, Meta(ge=1, le=1000)]
 CursorText = Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)]
 Key = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)]
@@ -357,6 +371,41 @@ def with_digest(job: J) -> J:
     return msgspec.structs.replace(job, digest=digest)
 
 
+def seal_job(job: J, keys: PayloadKeys) -> J:
+    """Return a checked job of an encrypted type with its payload in an envelope. Its sender may have sealed it.
+
+    Raises:
+        Rejected: ``payload_too_large``; ``payload_unreadable``: an envelope that is not of this type, or was changed.
+            Permanent.
+        Unavailable: ``payload_keys_missing``. Retry after the operator has set them, or in another process.
+    """
+    envelope = read_envelope(job.payload)
+    if envelope is not None and not keys.can_open(envelope):
+        return msgspec.structs.replace(job, digest=None)  # envelopes of one request differ
+    payload = seal_payload(job.task_type, job.payload, keys)
+    if job.digest is None:
+        return msgspec.structs.replace(job, payload=payload)
+    digest = job.digest
+    if envelope is not None:
+        plain = keys.open(job.payload, Purpose.PAYLOAD, job.task_type)
+        digest = with_digest(msgspec.structs.replace(job, payload=plain)).digest or b""
+    digests = keys.digests(digest)
+    return msgspec.structs.replace(job, payload=payload, digest=digests[0], digests=digests)
+
+
+def seal_payload(task_type: str, payload: str, keys: PayloadKeys) -> str:
+    """Return a payload of an encrypted type as an envelope, which it may be already. Errors as ``seal_job``."""
+    envelope = read_envelope(payload)
+    if envelope is not None:
+        if keys.can_open(envelope):
+            keys.open(payload, Purpose.PAYLOAD, task_type)
+        return payload
+    if len(payload) > SEALED_BYTES_MAX or len(payload.encode()) > SEALED_BYTES_MAX:
+        text = f"payload: at most {SEALED_BYTES_MAX} bytes of an encrypted type"
+        raise Rejected("payload_too_large", text, status=413, field="payload")
+    return keys.seal(payload, Purpose.PAYLOAD, task_type)
+
+
 def _canonical(text: str) -> bytes:
     return msgspec.json.encode(msgspec.json.decode(text), order="deterministic")
 
@@ -503,7 +552,7 @@ class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A complete task type: a field that is left out gets its default."""
+    """A complete task type: a field that is left out gets its default, except ``encrypted``, which keeps its value."""
 
     target: Target
     timeout: DurationText = "30s"
@@ -521,6 +570,8 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     group_rate_per_s: RatePerS | None = None
     group_order: GroupOrder | None = None
     unique: UniqueRequest | None = None
+    encrypted: bool | UnsetType = UNSET
+    deliver: Deliver | None = None
 
 
 class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -546,6 +597,8 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     group_rate_per_s: RatePerS | UnsetType | None = UNSET
     group_order: GroupOrder | UnsetType | None = UNSET
     unique: UniqueRequest | UnsetType | None = UNSET
+    encrypted: bool | UnsetType = UNSET
+    deliver: Deliver | UnsetType | None = UNSET
 
     def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:
         """Return the complete type: ``present`` with the changes applied."""

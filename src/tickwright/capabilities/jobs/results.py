@@ -22,10 +22,12 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
+from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.strict_json import decode_stored
 from tickwright.domain.time_texts import format_duration
 from tickwright.engine.call_batcher import CallBatcher
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.tasks import is_set_within
 from tickwright.engine.wakeup.on_demand import DirectAccess, OnDemandListener
 from tickwright.ports.service import NO_PROBE, Probe
@@ -89,6 +91,7 @@ class JobResults:
 
     Args:
         access: How to listen. Without a direct URL, waiters read once a second.
+        keys: Open results and progress of encrypted types; a wait itself returns them as they are stored.
         probe: Points for tests.
 
     Invariants:
@@ -99,8 +102,10 @@ class JobResults:
 
     _marking, _reading = _SQL["mark"], _SQL["read"]
 
-    def __init__(self, pool: Pool, access: DirectAccess, *, probe: Probe = NO_PROBE) -> None:
-        self._pool, self._probe = pool, probe
+    def __init__(
+        self, pool: Pool, access: DirectAccess, keys: PayloadKeys = NO_KEYS, *, probe: Probe = NO_PROBE
+    ) -> None:
+        self._pool, self._keys, self._probe = pool, keys, probe
         self._listener = OnDemandListener(access, CHANNEL, self._notified, self._wake_all)
         self._mark = CallBatcher(self._mark_many, items_max=MARKED_AT_ONCE, for_all=True)
         self._read = CallBatcher(self._read_many, items_max=READ_AT_ONCE, for_all=True)
@@ -172,7 +177,18 @@ class JobResults:
             async for state in states:
                 if state.progress is not None and state.progress != last:
                     last = state.progress
-                    yield decode_stored(last)
+                    yield decode_stored(self._keys.open(last, Purpose.PROGRESS, str(job_id)))
+
+    def opened(self, state: JobState) -> JobState:
+        """Return a state with its result in plain text.
+
+        Raises:
+            Unavailable: ``payload_key_missing``. Retry in a process that has the key.
+            Rejected: ``payload_unreadable``: it was changed. Permanent.
+        """
+        if state.result is None:
+            return state
+        return state._replace(result=self._keys.open(state.result, Purpose.RESULT, str(state.id)))
 
     async def aclose(self) -> None:
         """End every wait with ``draining``, and the connection."""

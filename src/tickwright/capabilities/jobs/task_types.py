@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
+import asyncpg
 import msgspec
 from msgspec import UNSET
 
@@ -20,12 +21,14 @@ from tickwright.capabilities.jobs.requests import (
     TaskTypeRequest,
 )
 from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique, unique_of
+from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import Rejected
-from tickwright.domain.field_readers import Reader, bad, flag, read_fields, whole
+from tickwright.domain.field_readers import Reader, bad, flag, one_of, read_fields, whole
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.signatures import OVERLAP_DEFAULT, SECRET_BYTES, check_overlap, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, parse_duration, parse_rate
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
 from tickwright.store.audit import AuditedRows
@@ -35,6 +38,7 @@ from tickwright.store.queries import load
 RETRY_BASE_MAX = timedelta(days=1)
 RETRY_CAP_MAX = timedelta(days=7)
 GROUP_ORDERS = ("stop", "skip", "continue")
+DELIVER_NEEDS = "only of a type that is encrypted; add encrypted = true"
 
 
 def read_task_type(name: str, table: Any, problems: list[str], *, where: str) -> TaskType:
@@ -54,6 +58,8 @@ def read_task_type(name: str, table: Any, problems: list[str], *, where: str) ->
     kind = TaskType(name, values.pop("target", ""), **values)
     if (problem := _group_problem(kind.group_limit, kind.group_order)) is not None:
         problems.append(f"{where}.{problem}")
+    if kind.deliver is not None and not kind.encrypted:
+        problems.append(f"{where}.deliver: {DELIVER_NEEDS}")
     return kind
 
 
@@ -153,6 +159,8 @@ _READERS: Mapping[str, Reader] = {
     "group_rate": _read_rate,
     "group_order": _read_order,
     "unique": read_unique,
+    "encrypted": flag,
+    "deliver": one_of("plain", "cipher"),
 }
 
 
@@ -161,10 +169,15 @@ def read_declared(tables: Mapping[str, Any]) -> list[TaskType]:
     return [read_task_type(name, table, [], where=name) for name, table in tables.items()]
 
 
-def as_declared(kind: TaskType | None) -> TaskType | None:
-    """Return ``kind`` without the fields that a file cannot set, so that an unchanged file changes nothing."""
+def as_declared(kind: TaskType | None, present: TaskType | None = None) -> TaskType | None:
+    """Return ``kind`` without the fields that a file cannot set, so that an unchanged file changes nothing.
+
+    A type that is encrypted at present stays so, and keeps ``deliver`` where the file does not say that it is.
+    """
     if kind is None:
         return None
+    if present is not None and present.encrypted and not kind.encrypted:
+        kind = replace(kind, encrypted=True, deliver=present.deliver)
     factor = round(kind.retry.factor, 4)  # the table stores a float of four bytes
     retry = replace(kind.retry, factor=factor)
     return replace(
@@ -191,6 +204,8 @@ def request_of(kind: TaskType) -> TaskTypeRequest:
         group_rate_per_s=kind.group_rate_per_s,
         group_order=cast(GroupOrder | None, kind.group_order),
         unique=None if kind.unique is None else kind.unique.shown(),
+        encrypted=kind.encrypted or UNSET,
+        deliver=kind.deliver,
     )
 
 
@@ -227,17 +242,30 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
         secrets=tuple(row["secrets"]),
         version=row["version"],
         unique=unique_of(row["uniqueness"]),
+        encrypted=row["encrypted"],
+        deliver=row["deliver"],
     )
 
 
 async def register_handler(connection: Connection, kind: TaskType) -> None:
-    """Register a handler's type, unless an operator has set it up differently."""
+    """Register a handler's type, unless an operator has set it up differently; an encrypted one becomes encrypted."""
     await connection.execute(
         _SQL["register_handler"], kind.name, kind.target, _whole_ms(kind.timeout), kind.max_attempts,
         _whole_ms(kind.retry.base), kind.retry.factor, _whole_ms(kind.retry.cap), kind.concurrency, kind.rate_per_s,
         kind.keep_history, kind.queue, sorted(kind.needs), kind.group_limit, kind.group_rate_per_s, kind.group_order,
-        _stored_rule(kind.unique),
+        _stored_rule(kind.unique), kind.encrypted, kind.deliver,
     )  # fmt: skip
+
+
+async def seal_schedules(connection: Connection, name: str, keys: PayloadKeys) -> None:
+    """Seal the payloads of the schedules of a type that has become encrypted.
+
+    Raises:
+        Unavailable: ``payload_keys_missing``: there are some, and this process has no keys. Retry with keys.
+    """
+    for row in await connection.fetch(_SQL["plain_schedules"], name):
+        sealed = keys.seal(row["payload"], Purpose.PAYLOAD, name)
+        await connection.execute(_SQL["seal_schedule"], row["name"], sealed)
 
 
 async def mark_gone(pool: Pool, name: str) -> None:
@@ -263,17 +291,20 @@ class TaskTypes(AuditedRows[TaskTypeView]):
         Rejected: ``task_type_not_found`` (404) from every method with a name, except ``put``. Permanent.
     """
 
-    def __init__(self, pool: Pool, allow_target: Callable[[str], None]) -> None:
+    def __init__(self, pool: Pool, allow_target: Callable[[str], None], keys: PayloadKeys = NO_KEYS) -> None:
         super().__init__(pool, "task_type", task_type_view, lock=_SQL["lock"], read=_SQL["list"], switches=_SQL)
-        self._allow_target = allow_target
+        self._allow_target, self._keys = allow_target, keys
 
     async def put(self, name: str, settings: TaskTypeRequest, *, caller: Caller) -> StoredTaskType:
         """Create or replace a type. A type whose target is signed gets its first secret here.
 
         Raises:
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
-                ``invalid_retry``, ``invalid_queue``, ``invalid_needs``, ``invalid_unique``, or what the broker refuses about
-                the target (``ssrf_blocked``). Permanent.
+                ``invalid_retry``, ``invalid_queue``, ``invalid_needs``, ``invalid_unique``, or what the broker refuses
+                about the target (``ssrf_blocked``); ``encryption_stays`` (409): an encrypted type cannot become a plain
+                one. Permanent.
+            Unavailable: ``payload_keys_missing``: schedules of a type that becomes encrypted have plain payloads, and
+                this process has no keys. Retry with keys.
         """
         columns = _checked_columns(name, settings)
         parse_target(settings.target)
@@ -302,8 +333,13 @@ class TaskTypes(AuditedRows[TaskTypeView]):
 
     async def _store(self, connection: Connection, name: str, columns: Sequence[Any]) -> str | None:
         """Write a type; return its first secret where its target is signed from now on."""
-        await connection.execute(_SQL["put"], *columns)
+        try:
+            await connection.execute(_SQL["put"], *columns)
+        except asyncpg.CheckViolationError as error:
+            raise _refused(name, error) from error
         written = await self.get(name, connection)
+        if written.encrypted:
+            await seal_schedules(connection, name, self._keys)
         if not isinstance(parse_target(written.target), WebTarget) or written.signing_secrets:
             return None
         return await self._add_secret(connection, name)
@@ -338,6 +374,18 @@ class TaskTypes(AuditedRows[TaskTypeView]):
         return secret
 
 
+def _refused(name: str, error: asyncpg.CheckViolationError) -> Exception:
+    """Return the error for a rule of the table."""
+    rule: object = error.constraint_name
+    if rule == "task_types_deliver":
+        return Rejected("invalid_task_type", f"deliver: {DELIVER_NEEDS}", field="deliver")
+    if rule == "task_types_encrypted":
+        text = f"{name} stays encrypted, because its jobs may have envelopes; use another type for plain payloads"
+        return Rejected("encryption_stays", text, status=409, field="encrypted")
+    other: Exception = error
+    return other
+
+
 def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
     if not TYPE_NAME.fullmatch(name):
         raise Rejected("invalid_task_type", f"task type: {NAME_RULE}", field="name")
@@ -367,6 +415,8 @@ def _checked_columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
         settings.group_rate_per_s,
         settings.group_order,
         _stored_rule(_rule_of(settings.unique)),
+        None if settings.encrypted is UNSET else settings.encrypted,
+        settings.deliver,
     )
 
 

@@ -66,6 +66,10 @@ class TypeCatalog:
                 self._reading = asyncio.ensure_future(self._read())
             self._reading.add_done_callback(_log_failed_refresh)
 
+    async def renew(self) -> None:
+        """Read the types again: one of them is encrypted by now."""
+        await self._read()
+
     async def _read(self) -> None:
         async with self._pool.acquire() as connection:
             self._types = {kind.name: kind for kind in await load_types(connection)}

@@ -108,7 +108,8 @@ class OperationsPlugin(Plugin):
             from tickwright.engine.outbox.relay import OutboxRelay, relay_source
             from tickwright.engine.wakeup.connection import DirectConnection
 
-            relay = OutboxRelay(leases, ports.get(Brokers), direct=ports.get(DirectConnection), terms=leases.terms)
+            direct, keys = ports.get(DirectConnection), context.settings.payload_keys
+            relay = OutboxRelay(leases, ports.get(Brokers), direct=direct, terms=leases.terms, keys=keys)
             context.run(relay)
             context.count(relay_source(relay), leases_source([relay]))
             names = ("published", "retried", "dead")

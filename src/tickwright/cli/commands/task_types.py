@@ -19,7 +19,7 @@ path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
     "rate_per_s", "keep_history", "queue", "needs", "group_limit", "group_rate_per_s",
-    "group_order", "unique",
+    "group_order", "unique", "encrypted", "deliver",
 )  # fmt: skip
 
 
@@ -78,6 +78,12 @@ def put(
         typer.Option(metavar="JSON", help='What makes its jobs unique: {"by": ["customer_id"], "period": "15m"}.'),
     ] = None,
     not_unique: Annotated[bool, typer.Option("--not-unique", help="Its jobs are not unique any more.")] = False,
+    encrypted: Annotated[
+        bool | None, typer.Option("--encrypted", help="Store payloads and results encrypted. It cannot be undone.")
+    ] = None,
+    deliver: Annotated[
+        str | None, typer.Option(help="What the target of an encrypted type gets: plain or cipher.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""
@@ -96,6 +102,8 @@ def put(
         group_rate=group_rate,
         group_order=group_order,
         unique=None if unique is None else json_of("--unique", unique),
+        encrypted=encrypted,
+        deliver=deliver,
     )
     changes = changes_of(name, target, settings, retry)
     if not_unique:
@@ -109,7 +117,9 @@ def changes_of(name: str, target: str | None, settings: dict[str, Any], retry: d
     from tickwright.capabilities.jobs.task_types import read_task_type, request_of
 
     problems: list[str] = []
-    kind = read_task_type(name, {"target": target or "python:unchanged", **settings}, problems, where=name)
+    implied = {"encrypted": True} if "deliver" in settings else {}  # the API knows whether an existing type is
+    table = {"target": target or "python:unchanged", **implied, **settings}
+    kind = read_task_type(name, table, problems, where=name)
     if problems:
         raise Rejected("wrong_argument", "\n".join(problems), problems=problems)
     whole = msgspec.structs.asdict(request_of(kind))

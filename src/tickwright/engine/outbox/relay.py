@@ -50,6 +50,7 @@ from tickwright.engine.outbox.table import (
     note_waiting,
     write_verdicts,
 )
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.tasks import is_set_within
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.engine.wakeup.listener import ArmedWakeup
@@ -104,6 +105,7 @@ class OutboxRelay(LeasedService):
         retry: Waits between the attempts of one row.
         lane_retry: Waits of a destination that fails.
         publish_timeout: Of one attempt.
+        keys: Open encrypted messages of destinations that get plain text.
     """
 
     def __init__(
@@ -117,12 +119,13 @@ class OutboxRelay(LeasedService):
         retry: RetryPolicy = RETRY,
         lane_retry: RetryPolicy = LANE_RETRY,
         publish_timeout: timedelta = PUBLISH_TIMEOUT,
+        keys: PayloadKeys = NO_KEYS,
         probe: Probe = NO_PROBE,
     ) -> None:
         self.armed_wakeup = ArmedWakeup(direct, channel=CHANNEL, lock=WAKEUP_LOCK)
         wakeup = self.armed_wakeup.woken
         super().__init__("relay", leases, LEASE, self._relay, terms=terms, wakeup=wakeup, probe=probe)
-        self._brokers = brokers
+        self._brokers, self._keys = brokers, keys
         self._bounds = bounds or ClaimBounds()
         self._retry, self._lane_retry, self._timeout = retry, lane_retry, publish_timeout
         self.counters = RelayCounters()
@@ -277,7 +280,7 @@ class OutboxRelay(LeasedService):
         await self._mark(lease, verdicts)
 
     async def _publish(self, broker: Broker, rows: Sequence[OutboxRow]) -> list[Outcome]:
-        read = [message_of(row, self._timeout) for row in rows]
+        read = [message_of(row, self._timeout, self._keys) for row in rows]
         messages = [message for message in read if isinstance(message, Message)]
         try:
             answers = iter(await publish_traced(broker, messages))

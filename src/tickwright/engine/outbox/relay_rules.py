@@ -4,9 +4,12 @@ import json
 from collections.abc import Sequence
 from datetime import timedelta
 
+from tickwright.domain.envelopes import Purpose
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.retries import RECEIVER_STATUSES, RetryPolicy, within_an_hour
 from tickwright.engine.outbox.table import OutboxRow, Verdicts
-from tickwright.ports.broker import Accepted, Message, Outcome, Refused
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
+from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 
 ATTEMPTS_MAX = 20
 ERROR_CHARS_MAX = 2000
@@ -15,6 +18,9 @@ OF_THE_MESSAGE = frozenset(
     {"message_too_large", "record_refused", "too_large", "precondition_failed", "gateway_refused"}
 )
 """Codes with which a working broker refuses this message."""
+DELIVER = "tickwright-deliver"
+"""The header of a row whose payload is an envelope: what its destination gets, ``plain`` or ``cipher``. Not sent."""
+_OF_KEYS = frozenset({"payload_key_missing", "payload_unreadable"})
 _UNREADABLE = Refused(
     "invalid_header", "A number in the headers is too long, or they are nested too deeply.", final=True
 )
@@ -48,17 +54,25 @@ def unknown_scheme(destination: str) -> str:
     return f"unknown_scheme: no relay here carries {scheme_of(destination)[:SCHEME_CHARS_MAX]!r}"
 
 
-def message_of(row: OutboxRow, timeout: timedelta) -> Message | Refused:
-    """Return a row's message, with the same id and bytes on every attempt, or why its headers are unreadable."""
+def message_of(row: OutboxRow, timeout: timedelta, keys: PayloadKeys = NO_KEYS) -> Message | Outcome:
+    """Return a row's message, with the same id and bytes on every attempt, or why it cannot be sent."""
     try:
         headers = {name.lower(): _text(value) for name, value in json.loads(row.headers).items()}
     except (ValueError, RecursionError):  # too many digits, or nested too deeply
         return _UNREADABLE
     content_type = headers.pop("content-type", "application/json")
+    body = row.payload
+    if headers.pop(DELIVER, None) == "plain":
+        try:
+            body = keys.open(body, Purpose.MESSAGE, row.destination)
+        except Unavailable as error:
+            return Unknown(error.code, error.message)
+        except Rejected as error:
+            return Refused(error.code, error.message, final=True)
     return Message(
         id=f"out_{row.id}",
         destination=row.destination,
-        body=row.payload.encode(),
+        body=body.encode(),
         key=row.key,
         headers=headers,
         content_type=content_type,
@@ -87,10 +101,13 @@ def decide_outcome(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: 
     if isinstance(outcome, Accepted):
         into.sent.append(row.id)
         return True
-    error = f"{outcome.code}: {outcome.reason}".replace("\x00", " ")[:ERROR_CHARS_MAX]
+    withheld = DELIVER in row.headers and outcome.code not in _OF_KEYS  # a receiver's text may quote the message
+    error = outcome.code if withheld else f"{outcome.code}: {outcome.reason}"
+    error = error.replace("\x00", " ")[:ERROR_CHARS_MAX]
     error = error.encode("utf-8", "backslashreplace").decode()
     attempt = row.attempts + 1
-    if attempt >= ATTEMPTS_MAX or (isinstance(outcome, Refused) and outcome.final):
+    is_last = attempt >= ATTEMPTS_MAX and outcome.code != "payload_key_missing"
+    if is_last or (isinstance(outcome, Refused) and outcome.final):
         into.dead.append(row.id)
         into.dead_errors.append(error)
         return True

@@ -38,7 +38,7 @@ from tickwright.capabilities.jobs.admin.views import (
     job_view,
 )
 from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
-from tickwright.capabilities.jobs.requests import BOUNDS, EDITED, JobEdit, ScheduleBounds, read_job
+from tickwright.capabilities.jobs.requests import BOUNDS, EDITED, JobEdit, ScheduleBounds, read_job, seal_payload
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
 from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.domain.errors import Rejected
@@ -63,7 +63,7 @@ class JobService:
         self._search = JobSearch(pool)
         self.many = JobBulkActions(pool, self._search, self._cursors)
         self.enqueuer = enqueuer
-        self.types = TaskTypes(pool, allow_target)
+        self.types = TaskTypes(pool, allow_target, enqueuer.keys)
         self.queues = Queues(pool)
         self.dead_letters = DeadLetterAdmin(pool, self._cursors)
 
@@ -153,6 +153,7 @@ class JobService:
         Raises:
             Rejected: ``version_conflict`` (409) with the present ``version``: read the job again. ``job_not_pending``
                 or ``job_finished`` (409); ``empty_edit``, and what a new job is refused for. Permanent.
+            Unavailable: ``payload_keys_missing``: its type is encrypted. Retry in a process with keys.
         """
         changes = edit.changes()
         async with self._pool.acquire() as connection, connection.transaction():
@@ -162,6 +163,8 @@ class JobService:
             if edit.version is not UNSET and edit.version != before["version"]:
                 text = f"job {job_id} was changed since version {edit.version}; it has version {before['version']} now"
                 raise Rejected("version_conflict", text, status=409, version=before["version"])
+            if "payload" in changes and before["encrypted"]:
+                changes["payload"] = seal_payload(before["task_type"], changes["payload"], self.enqueuer.keys)
             values = [changes.get(name) or None if name == "tags" else changes.get(name) for name in EDITED]
             try:
                 version = await connection.fetchval(

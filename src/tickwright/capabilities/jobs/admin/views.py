@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from tickwright.capabilities.jobs.model import furthest_start_s
+from tickwright.capabilities.jobs.model import TaskType, furthest_start_s
 from tickwright.capabilities.jobs.unique import UniqueRequest, unique_of
 from tickwright.domain.masking import masked_address
 from tickwright.domain.strict_json import decode_stored
@@ -168,7 +168,10 @@ class BulkAction(msgspec.Struct):
 
 
 class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
-    """A task type; ``signing_secrets`` is the number of secrets in use, ``queue_paused_at`` the pause of its queue."""
+    """A task type; ``signing_secrets`` is the number of secrets in use, ``queue_paused_at`` the pause of its queue.
+
+    ``deliver`` of an encrypted one is what its target gets, ``plain`` or ``cipher``; ``null``: brokers get ``cipher``.
+    """
 
     name: str
     target: str
@@ -190,6 +193,8 @@ class TaskTypeView(msgspec.Struct, AccessGranting, kw_only=True):
     paused_at: datetime | None
     gone_at: datetime | None
     queue_paused_at: datetime | None
+    encrypted: bool
+    deliver: str | None
     signing_secrets: int
     version: int
     created_at: datetime
@@ -419,6 +424,8 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
         else:
             yield Reason("not_due", f"not due yet: in {wait}")
     yield from _type_reasons(facts)
+    if facts["encrypted"]:
+        yield from _key_reasons(facts)
     if facts["expires_at"] is not None and facts["expires_at"] <= max(now, due_at):
         yield Reason("expires", "it expires before it can start; it will end as cancelled")
     if (facts["target"] or "").startswith("remote:"):
@@ -434,6 +441,17 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
         yield _no_handler(facts["target"])
     if due_at <= now:
         yield from _backlog_reasons(facts)
+
+
+def _key_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    kind = TaskType(facts["task_type"], facts["target"], encrypted=True, deliver=facts["deliver"])
+    key, error = facts["payload_key"], facts["error_message"] or ""
+    if kind.target.startswith("remote:"):
+        if error.startswith("payload_key_missing"):
+            yield Reason("payload_key_missing", f"the api process that claimed it last could not read it: {error}")
+    elif key is not None and kind.needs_keys and not facts["key_holders"]:
+        text = f"no live worker has its payload key {key}; add it to TICKWRIGHT_PAYLOAD_KEYS of the workers"
+        yield Reason("payload_key_missing", text)
 
 
 def _no_remote_worker(facts: Mapping[str, Any]) -> Reason:

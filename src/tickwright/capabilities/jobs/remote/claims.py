@@ -27,23 +27,26 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, TaskType, plan_claim
+from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, Deferred, Errored, TaskType, plan_claim
 from tickwright.capabilities.jobs.remote.messages import (
     RemoteAttempt,
     RemoteClaim,
+    RemoteFail,
     RemoteJob,
     RemoteJobs,
     RemoteRelease,
 )
-from tickwright.capabilities.jobs.remote.results import ExpiredAttempt, RemoteResultWriter
+from tickwright.capabilities.jobs.remote.results import DeferredAttempt, Ended, ExpiredAttempt, RemoteResultWriter
 from tickwright.capabilities.jobs.remote.sessions import CALL_S, SQL, RemoteSession, RemoteSessions, session_lost
 from tickwright.capabilities.jobs.task_types import load_types
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.encryption import WorkerEncryption
 from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, fair_plan
 from tickwright.capabilities.jobs.worker.idle_sleep import IdleSleep, worker_wakeup
 from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate, lock_limited
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.time_texts import parse_duration
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import is_set_within
 from tickwright.engine.wakeup.connection import DirectConnection
@@ -111,12 +114,14 @@ class RemoteClaimer(LoopService):
         store: ClaimStore,
         sessions: RemoteSessions,
         *,
+        keys: PayloadKeys = NO_KEYS,
         direct: DirectConnection | None = None,
         probe: Probe = NO_PROBE,
     ) -> None:
         super().__init__()
+        self._encryption = WorkerEncryption(keys)
         self._pool, self._store, self._sessions, self._probe = pool, store, sessions, probe
-        self.results = RemoteResultWriter(pool, store, self.kind, released=self.wake, probe=probe)
+        self.results = RemoteResultWriter(pool, store, self.kind, released=self.wake, keys=keys, probe=probe)
         self._frontier = ClaimFrontier(lambda _: False)
         self._wakeup = worker_wakeup(direct or DirectConnection(None), cancelled=_ignore, types_changed=self._retype)
         self._sleep = IdleSleep(self._wakeup)
@@ -294,6 +299,8 @@ class RemoteClaimer(LoopService):
             kind = self._types.get(name)
             if kind is None or kind.waits or kind.target != f"remote:{asked.session.pool}":
                 continue
+            if not self._encryption.can_run(kind):
+                continue
             if kind.concurrency is None and kind.rate_per_s is None:
                 plain.append(name)
             else:
@@ -406,8 +413,12 @@ class RemoteClaimer(LoopService):
         """Add claimed jobs to ``found``, as many as fit; those that expired before their start end here."""
         if claimed.next_due_s is not None:
             found.note_next(max(0.0, claimed.next_due_s - claimed.now_s))
-        left_out: list[ExpiredAttempt | RemoteRelease] = []
-        for row in claimed.rows:
+        left_out: list[Ended] = []
+        for claimed_row in claimed.rows:
+            kind = self._types.get(claimed_row.task_type)
+            row = self._readable(claimed_row, left_out) if kind is not None and kind.opens else claimed_row
+            if row is None:
+                continue
             if row.expires_s is not None and row.expires_s <= claimed.now_s:
                 left_out.append(ExpiredAttempt(row.id, row.fence))
             elif found.jobs and found.size + len(row.payload) > ANSWER_CHARS_MAX:
@@ -417,6 +428,17 @@ class RemoteClaimer(LoopService):
                 found.jobs.append(self._view(row, claimed))
         if left_out:
             await self.results.record(asked.session, left_out)
+
+    def _readable(self, row: ClaimedRow, left_out: list[Ended]) -> ClaimedRow | None:
+        """Return a row with its plain payload; without one, add what becomes of its attempt to ``left_out``."""
+        match self._encryption.open(row):
+            case ClaimedRow() as opened:
+                return opened
+            case Deferred(code=code, message=message):
+                left_out.append(DeferredAttempt(row.id, row.fence, f"{code}: {message}"))
+            case Errored(code=code, message=message):
+                left_out.append(RemoteFail(id=row.id, fence=row.fence, message=message, code=code, final=True))
+        return None
 
     def _view(self, row: ClaimedRow, claimed: ClaimedJobs) -> RemoteJob:
         kind = self._types.get(row.task_type)

@@ -36,6 +36,7 @@ from tickwright.capabilities.jobs.remote.messages import (
 )
 from tickwright.capabilities.jobs.remote.sessions import CALL_S, SQL, RemoteSession
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
+from tickwright.capabilities.jobs.worker.encryption import MISSING_WAIT, withheld
 from tickwright.capabilities.jobs.worker.result_writer import (
     CANCELLED,
     EXPIRED,
@@ -44,10 +45,12 @@ from tickwright.capabilities.jobs.worker.result_writer import (
     RELEASING,
     result_of_error,
 )
+from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.retries import WAIT_MAX
 from tickwright.domain.time_texts import parse_duration
 from tickwright.engine.call_batcher import CallBatcher
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
@@ -62,6 +65,7 @@ _COUNTED_AS = {
     "retry": "retried",
     "fail": "failed",
     "snooze": "snoozed",
+    "defer": "deferred",
     "release": "released",
     "release_with_error": "released",
     "cancel_held": "cancelled",
@@ -79,9 +83,21 @@ class ExpiredAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class DeferredAttempt:
+    """An attempt whose payload this process cannot open, and why."""
+
+    id: int
+    fence: int
+    why: str
+
+
+Ended = RemoteResult | ExpiredAttempt | DeferredAttempt
+
+
+@dataclass(frozen=True, slots=True)
 class _Call:
     session: int
-    results: Sequence[RemoteResult | ExpiredAttempt]
+    results: Sequence[Ended]
 
 
 @dataclass(slots=True)
@@ -98,6 +114,7 @@ class RemoteResultWriter:
         store: The statements of the worker.
         types: Returns a task type by its name.
         released: Called when jobs are pending again, or places of a limited type are free.
+        keys: Seal results and progress of encrypted types; without keys these are left to another process.
 
     Attributes:
         counts: Written results by outcome, and those that were stale.
@@ -110,13 +127,15 @@ class RemoteResultWriter:
         types: Callable[[str], TaskType | None],
         *,
         released: Callable[[], None],
+        keys: PayloadKeys = NO_KEYS,
         probe: Probe = NO_PROBE,
     ) -> None:
         self._pool, self._store, self._types, self._released, self._probe = pool, store, types, released, probe
+        self._keys = keys
         self._record = CallBatcher(self._write, items_max=CALLS_MAX)
         self.counts: Counter[str] = Counter()
 
-    async def record(self, session: RemoteSession, results: Sequence[RemoteResult | ExpiredAttempt]) -> RemoteRecorded:
+    async def record(self, session: RemoteSession, results: Sequence[Ended]) -> RemoteRecorded:
         """Write results; return which were not written.
 
         Raises:
@@ -141,6 +160,7 @@ class RemoteResultWriter:
 
         Raises:
             Rejected: ``duplicate_job``, ``result_too_large``. Permanent.
+            Unavailable: ``payload_keys_missing``: a type is encrypted. Retry, at another process.
         """
         _check_ids(items)
         for item in items:
@@ -149,6 +169,13 @@ class RemoteResultWriter:
         texts = [bytes(item.progress).decode() for item in items]
         rows = await self._pool.fetch(SQL["report_progress"], session.id, ids, fences, texts)
         written = {row["id"] for row in rows}
+        if left := [job for job in ids if job not in written]:
+            found = [row["id"] for row in await self._pool.fetch(SQL["encrypted_of"], session.id, left)]
+            sealed = {job: self._keys.seal(texts[ids.index(job)], Purpose.PROGRESS, str(job)) for job in found}
+            if sealed:
+                held = [fences[ids.index(job)] for job in sealed]
+                rows = await self._pool.fetch(SQL["report_progress"], session.id, [*sealed], held, [*sealed.values()])
+                written |= {row["id"] for row in rows}
         return RemoteReported(len(written), [job for job in ids if job not in written])
 
     async def _write(self, calls: Sequence[_Call]) -> Sequence[RemoteRecorded | Exception]:
@@ -176,7 +203,7 @@ class RemoteResultWriter:
             [result] = call.results
             _log.error("remote.result_refused", job=result.id, error=repr(error))
             text = storable(f"result_refused: {error}")[:ERROR_MESSAGE_MAX]
-            parts: list[Sequence[RemoteResult | ExpiredAttempt]] = [
+            parts: list[Sequence[Ended]] = [
                 [RemoteFail(id=result.id, fence=result.fence, message=text, code="result_refused", final=True)]
             ]
         else:
@@ -239,7 +266,7 @@ class RemoteResultWriter:
             row = held.get((call.session, result.id, result.fence))
             if row is None:
                 stale.append(result.id)
-            elif row["locked"]:
+            elif row["locked"] or self._lacks_keys(result, row):
                 locked.append(result.id)
             else:
                 del held[call.session, result.id, result.fence]  # the same call again, in one transaction
@@ -252,18 +279,30 @@ class RemoteResultWriter:
                     ended[call.session, row["task_type"]] += 1
         return RemoteRecorded(done, stale, locked)
 
+    def _lacks_keys(self, result: Ended, row: Mapping[str, Any]) -> bool:
+        """Return whether a result cannot be sealed here; its client sends it again, maybe to a process with keys."""
+        if not row["encrypted"] or self._keys or not isinstance(result, RemoteComplete):
+            return False
+        _log.warning("remote.payload_keys_missing", job=result.id, task_type=row["task_type"])
+        return True
+
     def _statement(  # noqa: PLR0911  one for each result
-        self, result: RemoteResult | ExpiredAttempt, row: Mapping[str, Any]
+        self, result: Ended, row: Mapping[str, Any]
     ) -> tuple[str, tuple[Any, ...]]:
         """Return the query of ``results.sql`` for a result, and its columns behind id and fence."""
         kind = self._types(row["task_type"]) or _NO_TYPE
         match result:
             case RemoteComplete(result=value):
                 if value is not UNSET and (text := bytes(value).decode()) != "null":
+                    if row["encrypted"]:
+                        text = self._keys.seal(text, Purpose.RESULT, str(result.id))
                     return "complete_with_result", (text,)
                 return ("complete" if kind.keep_history else "complete_and_forget"), ()
             case RemoteFail():
-                return result_of_error(_errored(result), kind, row["attempts"], row["max_attempts"])
+                error = withheld(_errored(result)) if row["encrypted"] else _errored(result)
+                return result_of_error(error, kind, row["attempts"], row["max_attempts"])
+            case DeferredAttempt(why=why):
+                return "defer", (MISSING_WAIT.total_seconds(), why)
             case RemoteSnooze(wait=wait):
                 return "snooze", (parse_duration(wait).total_seconds(),)
             case RemoteRelease(started=False):
@@ -282,7 +321,7 @@ def _errored(result: RemoteFail) -> Errored:
     return Errored(result.code, text, final=result.final, retry_after=wait)
 
 
-def _check(results: Sequence[RemoteResult | ExpiredAttempt]) -> None:
+def _check(results: Sequence[Ended]) -> None:
     _check_ids(results)
     for result in results:
         match result:

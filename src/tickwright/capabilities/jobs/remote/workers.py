@@ -28,6 +28,7 @@ from tickwright.capabilities.jobs.remote.messages import (
 from tickwright.capabilities.jobs.remote.sessions import SQL, RemoteSession, RemoteSessions
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.domain.strict_json import decode
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.ports.caller import Caller
 from tickwright.ports.service import NO_PROBE, Probe
@@ -51,11 +52,17 @@ class RemoteWorkers:
     """The worker protocol of one api process."""
 
     def __init__(
-        self, pool: Pool, *, lease: timedelta, direct: DirectConnection | None = None, probe: Probe = NO_PROBE
+        self,
+        pool: Pool,
+        *,
+        lease: timedelta,
+        keys: PayloadKeys = NO_KEYS,
+        direct: DirectConnection | None = None,
+        probe: Probe = NO_PROBE,
     ) -> None:
         self._pool = pool
         self.sessions = RemoteSessions(pool, lease=lease)
-        self.claims = RemoteClaimer(pool, ClaimStore(pool), self.sessions, direct=direct, probe=probe)
+        self.claims = RemoteClaimer(pool, ClaimStore(pool), self.sessions, keys=keys, direct=direct, probe=probe)
         self.results = self.claims.results
 
     async def register(self, body: bytes, caller: Caller) -> RemoteRegistered:

@@ -5,12 +5,14 @@ Every change locks the schedule's row, as the producer does, and has a line in t
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from tickwright.capabilities.jobs.requests import seal_payload
 from tickwright.capabilities.jobs.schedules.definition import (
     Definition,
     ScheduleChange,
@@ -38,9 +40,11 @@ from tickwright.capabilities.jobs.schedules.views import (
 )
 from tickwright.capabilities.jobs.type_catalog import TypeCatalog
 from tickwright.domain.calendars.occurrences import spread_offset
-from tickwright.domain.errors import Contended, Rejected
+from tickwright.domain.envelopes import Purpose, read_envelope
+from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.signatures import digest_of
 from tickwright.domain.time_texts import format_duration, parse_instant
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, raw, view
 from tickwright.store.audit import AuditedRows
@@ -63,11 +67,11 @@ class Schedules(AuditedRows[ScheduleView]):
         Rejected: ``schedule_not_found`` (404) from every method with a name, except ``put``. Permanent.
     """
 
-    def __init__(self, pool: Pool, types: TypeCatalog) -> None:
+    def __init__(self, pool: Pool, types: TypeCatalog, keys: PayloadKeys = NO_KEYS) -> None:
         super().__init__(
             pool, "schedule", schedule_view, lock=SQL["lock"], read=SQL["get"], switches=SQL, audits_equal=False
         )
-        self._cursors, self._types = Cursors(pool), types
+        self._cursors, self._types, self._keys = Cursors(pool), types, keys
 
     async def page(
         self, *, begins: str = "", task_type: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
@@ -119,8 +123,10 @@ class Schedules(AuditedRows[ScheduleView]):
             present = await self._definition(changing.connection, name)
             definition = definition_of(_merged(present, fields_of(change)))
             await self._types.get(definition.task_type)
+            if definition.task_type != present.task_type and change.payload is UNSET:
+                await self._check_movable(changing.connection, name)
             if definition != present or changing.before.set_by != "operator":
-                await changing.connection.execute(SQL["edit"], name, "operator", *definition.columns())
+                await self._write(changing.connection, "edit", name, "operator", definition)
         return StoredSchedule(changing.after, created=False)
 
     async def store(
@@ -137,17 +143,41 @@ class Schedules(AuditedRows[ScheduleView]):
         async with self.changing("put", name, caller, creates=expected is None) as changing:
             connection, before = changing.connection, changing.before
             if before is None:
-                if await connection.fetchval(SQL["create"], name, set_by, *definition.columns()) is not None:
+                if await self._write(connection, "create", name, set_by, definition) is not None:
                     created = True
                 else:
                     raise Contended("version_conflict", f"{name} was created just now; read it", version=1)
             else:
                 created = False
                 _check_version(before, expected)
-                is_changed = before.set_by != set_by or await self._definition(connection, name) != definition
+                is_changed = before.set_by != set_by or not self._same(
+                    await self._definition(connection, name), definition
+                )
                 if is_changed and not (set_by == "app" and before.set_by != "app"):
-                    await connection.execute(SQL["edit"], name, set_by, *definition.columns())
+                    await self._write(connection, "edit", name, set_by, definition)
         return StoredSchedule(changing.after, created)
+
+    async def _write(
+        self, connection: Connection, query: str, name: str, set_by: str, definition: Definition
+    ) -> str | None:
+        """Write a definition, with its payload in an envelope where its type is encrypted."""
+        if await connection.fetchval(SQL["is_encrypted"], definition.task_type):
+            payload = seal_payload(definition.task_type, definition.payload, self._keys)
+            definition = msgspec.structs.replace(definition, payload=payload)
+        written: str | None = await connection.fetchval(SQL[query], name, set_by, *definition.columns())
+        return written
+
+    def _same(self, present: Definition, definition: Definition) -> bool:
+        """Return whether two definitions are equal; a process without keys does not compare an envelope."""
+        if not self._keys and read_envelope(present.payload) is not None:
+            definition = msgspec.structs.replace(definition, payload=present.payload)
+        return present == definition
+
+    async def _check_movable(self, connection: Connection, name: str) -> None:
+        """Refuse to give an encrypted payload to jobs of another type."""
+        if read_envelope(await connection.fetchval(SQL["payload"], name)) is not None:
+            text = f"payload: {name} has an encrypted one, which is bound to its type; give a payload for the new type"
+            raise Rejected("payload_required", text, field="payload")
 
     async def delete(self, name: str, *, caller: Caller) -> None:
         """Delete a schedule; jobs that it made stay. One that a program declares comes back when that starts."""
@@ -224,7 +254,10 @@ class Schedules(AuditedRows[ScheduleView]):
         row = await self.row(name, connection)
         fields = {field: row[field] for field in Definition.__struct_fields__ if field in row}
         timeout = None if row["timeout_ms"] is None else row["timeout_ms"] * _MS
-        payload = msgspec.json.decode(await connection.fetchval(SQL["payload"], name))
+        stored = await connection.fetchval(SQL["payload"], name)
+        with suppress(TickwrightError):  # without its key the envelope stays
+            stored = self._keys.open(stored, Purpose.PAYLOAD, row["task_type"])
+        payload = msgspec.json.decode(stored)
         return Definition(**fields, timeout=timeout, payload=msgspec.json.encode(payload).decode())
 
 

@@ -96,6 +96,15 @@ SELECT s.name AS subject, jsonb_build_object('late_s', round(date_part('epoch', 
 SELECT name AS subject, jsonb_build_object('problem', left(problem, 300))::text AS facts
   FROM tickwright.schedules WHERE problem IS NOT NULL AND paused_at IS NULL LIMIT 1000;
 
+-- name: payload_key_missing
+-- Encrypted types that live workers could not read lately, with a key that they lack. Small: a row per session.
+SELECT missing.key AS subject, jsonb_build_object('key', min(missing.value), 'workers', count(*))::text AS facts
+  FROM tickwright.workers w
+ CROSS JOIN LATERAL jsonb_each_text(CASE WHEN jsonb_typeof(w.facts -> 'payload_keys_missing') = 'object' THEN w.facts -> 'payload_keys_missing' ELSE '{}' END)
+            AS missing
+ WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+ GROUP BY missing.key LIMIT 1000;
+
 -- name: threads_stuck
 -- Live sessions with synchronous handlers that were stopped and have not returned. Small: a row per session.
 SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'threads_stuck')::text AS facts

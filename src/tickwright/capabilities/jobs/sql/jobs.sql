@@ -23,7 +23,8 @@ SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = ANY ($1::bigint[])
 -- name: lock
 -- One live job, locked against its claim and its end. Index: scheduled_tasks_pkey.
 SELECT t.status, t.execute_at, tickwright.shown_at(t.retry_at) AS retry_at, t.attempts, t.cancel_requested_at, t.priority, t.tags,
-       t.fence + coalesce(t.edits, 0) + 1 AS version
+       t.fence + coalesce(t.edits, 0) + 1 AS version, t.task_type,
+       EXISTS (SELECT FROM tickwright.task_types y WHERE y.name = t.task_type AND y.encrypted) AS encrypted
   FROM ONLY tickwright.scheduled_tasks t WHERE t.id = $1 FOR UPDATE;
 
 -- name: cancel_waiting
@@ -61,7 +62,7 @@ UPDATE ONLY tickwright.scheduled_tasks t
 -- newer than a letter. Index: scheduled_tasks_dead_pkey.
 SELECT t.id, t.fence, t.edits, t.attempts, t.idempotency_key, t.request_digest, t.uniqueness,
        tickwright.new_job_fits('pending', NULL, 0, 0, t.task_type, t.execute_at, t.max_attempts, t.priority, t.timeout_ms, t.payload, t.traceparent, NULL)
-         AS fits
+         AND tickwright.payload_fits_type(t.task_type, t.payload) AS fits
   FROM tickwright.scheduled_tasks_dead t
  WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2) AND t.id > $4
  ORDER BY t.id LIMIT $3 FOR UPDATE SKIP LOCKED;
@@ -165,9 +166,11 @@ WITH RECURSIVE job AS MATERIALIZED (
               ELSE true END
      AND tickwright.serves(w.roles, w.facts, y.target, y.name, y.queue, y.needs)
 )
-SELECT job.*, clock_timestamp() AS now,
+SELECT job.*, clock_timestamp() AS now, sealed.key AS payload_key,
+       (SELECT count(*) FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND w.facts -> 'payload_keys' ? sealed.key)
+         AS key_holders,
        y.name IS NOT NULL AS type_known, y.paused_at, y.gone_at, y.queue, y.needs, q.paused_at AS queue_paused_at, y.concurrency, y.rate_per_s, y.target,
-       r.next_free_at,
+       coalesce(y.encrypted, false) AS encrypted, y.deliver, r.next_free_at,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
                   WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
        EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT (able.no_slot OR able.no_queue_slot OR able.no_thread)
@@ -186,6 +189,7 @@ SELECT job.*, clock_timestamp() AS now,
   FROM job
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
   LEFT JOIN tickwright.queues q ON q.name = y.queue
+  LEFT JOIN LATERAL (SELECT t.payload -> '$encrypted' ->> 'key' AS key FROM tickwright.scheduled_tasks t WHERE t.id = job.id) AS sealed ON y.encrypted
   LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
   LEFT JOIN tickwright.workers o ON o.id = job.owner
  CROSS JOIN (SELECT count(*) AS workers, count(*) FILTER (WHERE no_slot OR no_queue_slot OR no_thread) AS full, count(*) FILTER (WHERE no_queue_slot) AS without_queue_slot, sum(running) AS running, sum(slots) AS slots,

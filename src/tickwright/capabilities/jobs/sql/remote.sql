@@ -34,11 +34,12 @@ UPDATE tickwright.workers SET lease_until = clock_timestamp() WHERE id = $1 AND 
 -- name: lock_held
 -- Lock the attempts $2 of the sessions $1 with the fences $3, and return them; an attempt that is not held is missing. Rows that another session
 -- has locked are returned as locked, because waiting for them would delay all others. After this, statements that are fenced by owner are also fenced by
--- attempt. counted: the session has places of this type. Indexes: scheduled_tasks_pkey, type_grants_pkey.
+-- attempt. counted: the session has places of this type. Indexes: scheduled_tasks_pkey, task_types_encrypted, type_grants_pkey.
 WITH asked AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS u (owner, id, fence)
 ), free AS MATERIALIZED (
-  SELECT u.owner, u.id, u.fence, t.task_type, t.attempts, t.max_attempts, t.cancel_requested_at IS NOT NULL AS cancelled
+  SELECT u.owner, u.id, u.fence, t.task_type, t.attempts, t.max_attempts, t.cancel_requested_at IS NOT NULL AS cancelled,
+         EXISTS (SELECT FROM tickwright.task_types y WHERE y.name = t.task_type AND y.encrypted) AS encrypted
     FROM asked u JOIN ONLY tickwright.scheduled_tasks t ON t.id = u.id AND t.owner = u.owner AND t.fence = u.fence
    WHERE t.id = ANY ($2::bigint[])
      FOR UPDATE OF t SKIP LOCKED
@@ -46,7 +47,7 @@ WITH asked AS MATERIALIZED (
 SELECT f.*, false AS locked, EXISTS (SELECT FROM tickwright.type_grants g WHERE g.worker = f.owner AND g.task_type = f.task_type) AS counted
   FROM free f
 UNION ALL
-SELECT u.owner, u.id, u.fence, t.task_type, t.attempts, t.max_attempts, false, true, false
+SELECT u.owner, u.id, u.fence, t.task_type, t.attempts, t.max_attempts, false, false, true, false
   FROM asked u JOIN ONLY tickwright.scheduled_tasks t ON t.id = u.id AND t.owner = u.owner AND t.fence = u.fence
  WHERE t.id = ANY ($2::bigint[]) AND NOT EXISTS (SELECT FROM free f WHERE f.id = u.id);
 
@@ -62,11 +63,18 @@ SELECT u.owner, u.id, u.fence,
     OR clock_timestamp() > t.started_at + coalesce(t.timeout_ms, y.timeout_ms) * interval '1 ms' + $4::interval;
 
 -- name: report_progress
--- Write the progress of running attempts of the session $1. Fenced by owner and job fence. Index: scheduled_tasks_pkey.
+-- Write the progress of running attempts of the session $1, of encrypted types only envelopes. Fenced by owner and job fence. Indexes:
+-- scheduled_tasks_pkey, task_types_encrypted.
 UPDATE ONLY tickwright.scheduled_tasks t SET progress = u.progress, updated_at = clock_timestamp()
   FROM unnest($2::bigint[], $3::bigint[], $4::jsonb[]) AS u (id, fence, progress)
  WHERE t.id = u.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = u.fence
+   AND (tickwright.is_sealed(u.progress) OR NOT EXISTS (SELECT FROM tickwright.task_types y WHERE y.name = t.task_type AND y.encrypted))
 RETURNING t.id;
+
+-- name: encrypted_of
+-- Those of the attempts of the session $1 whose types are encrypted. Indexes: scheduled_tasks_pkey, task_types_encrypted.
+SELECT t.id FROM ONLY tickwright.scheduled_tasks t JOIN tickwright.task_types y ON y.name = t.task_type AND y.encrypted
+ WHERE t.owner = $1 AND t.id = ANY ($2::bigint[]);
 
 -- name: places_left
 -- How many more attempts of a limited type may be held, NULL where it has no limit any more; after lock_limited (shared_limits.sql). Index:

@@ -118,6 +118,22 @@ WITH outcome AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
+-- name: defer
+-- The same for attempts that their worker could not run, with the reason.
+WITH outcome AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::text[]) AS u (id, fence, wait_s, error)
+), back AS (
+  UPDATE ONLY tickwright.scheduled_tasks t
+     SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp(), error_message = o.error,
+         retry_at = clock_timestamp() + make_interval(secs => o.wait_s)
+    FROM outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
+  RETURNING 1
+), {stopped}, kept AS (
+  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
+)
+SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
+
 -- name: report_progress
 -- Write the progress of a running handler. Fenced by owner and job fence: a late write changes no later attempt. Index:
 -- scheduled_tasks_pkey.

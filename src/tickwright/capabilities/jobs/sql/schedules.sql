@@ -13,6 +13,10 @@ SELECT {shown} FROM tickwright.schedules s
 -- One schedule. Index: schedules_pkey.
 SELECT {shown} FROM tickwright.schedules s WHERE s.name = $1;
 
+-- name: is_encrypted
+-- Whether a type is encrypted. Index: task_types_pkey.
+SELECT encrypted FROM tickwright.task_types WHERE name = $1;
+
 -- name: payload
 -- The payload of a schedule's jobs. Index: schedules_pkey.
 SELECT payload::text AS payload FROM tickwright.schedules WHERE name = $1;

@@ -10,11 +10,12 @@ SELECT t.*, (SELECT count(*) FROM tickwright.task_type_secrets s
 SELECT name FROM tickwright.task_types WHERE name = $1 FOR UPDATE;
 
 -- name: put
--- Create or replace a type; a new target clears gone_at. Index: task_types_pkey.
+-- Create or replace a type; a new target clears gone_at. Where $18 is NULL, it stays encrypted or plain. Index: task_types_pkey.
 INSERT INTO tickwright.task_types AS t
        (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, final_statuses, concurrency,
-        rate_per_s, keep_history, queue, needs, group_limit, group_rate_per_s, group_order, uniqueness)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11, $12, $13::text[], $14, $15, $16, CAST($17::text AS jsonb))
+        rate_per_s, keep_history, queue, needs, group_limit, group_rate_per_s, group_order, uniqueness, encrypted, deliver)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::integer[], $9, $10, $11, $12, $13::text[], $14, $15, $16, CAST($17::text AS jsonb),
+        coalesce($18::boolean, false), $19)
 ON CONFLICT (name) DO UPDATE
    SET target = excluded.target, timeout_ms = excluded.timeout_ms, max_attempts = excluded.max_attempts,
        retry_base_ms = excluded.retry_base_ms, retry_factor = excluded.retry_factor,
@@ -23,6 +24,7 @@ ON CONFLICT (name) DO UPDATE
        queue = excluded.queue, needs = excluded.needs,
        group_limit = excluded.group_limit, group_rate_per_s = excluded.group_rate_per_s, group_order = excluded.group_order,
        uniqueness = excluded.uniqueness,
+       encrypted = coalesce($18::boolean, t.encrypted), deliver = excluded.deliver,
        gone_at = CASE WHEN t.target = excluded.target THEN t.gone_at END,
        version = t.version + 1, updated_at = clock_timestamp();
 
@@ -75,11 +77,22 @@ SELECT t.*, coalesce(s.secrets, '{}') AS secrets, q.paused_at AS queue_paused_at
  ORDER BY t.name;
 
 -- name: register_handler
--- Register the type of a handler, unless an operator has set it up differently.
-INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history,
-       queue, needs, group_limit, group_rate_per_s, group_order, uniqueness)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, CAST($16::text AS jsonb))
-ON CONFLICT (name) DO NOTHING;
+-- Register the type of a handler, unless an operator has set it up differently. One that its program declares as encrypted becomes encrypted.
+INSERT INTO tickwright.task_types AS t
+       (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history, queue, needs,
+        group_limit, group_rate_per_s, group_order, uniqueness, encrypted, deliver)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, CAST($16::text AS jsonb), $17, $18)
+ON CONFLICT (name) DO UPDATE
+   SET encrypted = true, deliver = excluded.deliver, version = t.version + 1, updated_at = clock_timestamp()
+ WHERE excluded.encrypted AND NOT t.encrypted;
+
+-- name: plain_schedules
+-- Schedules of a type whose payloads are no envelopes, locked. Small: a row per schedule.
+SELECT name, payload::text AS payload FROM tickwright.schedules WHERE task_type = $1 AND NOT tickwright.is_sealed(payload) FOR UPDATE;
+
+-- name: seal_schedule
+-- Replace the payload of a locked schedule by an envelope. Index: schedules_pkey.
+UPDATE tickwright.schedules SET payload = CAST($2::text AS jsonb) WHERE name = $1;
 
 -- name: mark_gone
 -- Make a type wait until it is enabled again: its endpoint answered 410.

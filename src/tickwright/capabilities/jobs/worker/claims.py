@@ -31,7 +31,7 @@ _RESULTS = with_shared(load(_PACKAGE, "results.sql"), "stopped", of=_PIECES)
 _HISTORY = "SELECT tickwright.ensure_history(clock_timestamp())"
 _HISTORY_AND_DAY = load(_PACKAGE, "jobs.sql")["history_of_today"]
 
-_COUNTS_ITSELF = frozenset({"retry", "release", "release_with_error", "snooze"})
+_COUNTS_ITSELF = frozenset({"retry", "release", "release_with_error", "snooze", "defer"})
 
 LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
 

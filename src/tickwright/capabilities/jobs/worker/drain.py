@@ -21,6 +21,7 @@ from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskT
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.plugin.lifespan import Around
@@ -39,7 +40,7 @@ class DrainedJob(msgspec.Struct, frozen=True):
         name: Its task type.
         attempt: The number of the attempt, from 1.
         outcome: ``completed``, ``retried`` (it failed, and another attempt follows), ``failed``, ``snoozed``,
-            ``expired``, ``cancel``, ``gone`` or ``released``.
+            ``expired``, ``cancel``, ``gone``, ``deferred`` (a payload key is missing) or ``released``.
         payload: The payload, decoded.
         result: What the handler returned.
         error: What it raised.
@@ -73,10 +74,12 @@ class JobDrain(JobWorker):
 
     name = "drain"
 
-    def __init__(self, pool: Pool, session: WorkerSession, handlers: HandlerRegistry) -> None:
+    def __init__(
+        self, pool: Pool, session: WorkerSession, handlers: HandlerRegistry, keys: PayloadKeys = NO_KEYS
+    ) -> None:
         chunk = max((handler.call.size for handler in handlers.all() if isinstance(handler.call, ChunkCall)), default=0)
         limits = WorkerLimits(concurrency=1 + 2 * chunk, threads=1)
-        super().__init__(pool, session, handlers, {}, direct=DirectConnection(None), limits=limits)
+        super().__init__(pool, session, handlers, {}, direct=DirectConnection(None), limits=limits, keys=keys)
         self._attempts: dict[int, _Attempt] = {}
         self._outcomes: dict[int, tuple[Job, str]] = {}
         self._claimed = 0

@@ -34,6 +34,7 @@ from tickwright.capabilities.jobs.model import (
     AttemptOutcome,
     Begin,
     Completed,
+    Deferred,
     Errored,
     Fail,
     Job,
@@ -43,10 +44,13 @@ from tickwright.capabilities.jobs.model import (
     TaskType,
 )
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
+from tickwright.capabilities.jobs.worker.encryption import withheld
 from tickwright.capabilities.jobs.worker.places import Place, PlaceQueues
+from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
 from tickwright.domain.strict_json import to_json_value
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.tasks import is_set_within
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
@@ -71,7 +75,7 @@ LOCKED_MAX = 100_000
 
 WITH_VALUE = "complete_with_result"
 
-RELEASING = frozenset({"retry", "snooze"})
+RELEASING = frozenset({"retry", "snooze", "defer"})
 """Results after which the job is pending again, and may be due before the next claim."""
 
 FENCED_BY_JOB = RELEASING | {"release", "release_with_error"}
@@ -131,7 +135,7 @@ def outcome_of_result(job: Job, result: Any) -> AttemptOutcome:
             return Snoozed(_checked(result.wait))
         if isinstance(result, Errored) and result.retry_after is not None:
             return replace(result, retry_after=_checked(result.retry_after))
-        if isinstance(result, (Completed, Errored)):
+        if isinstance(result, (Completed, Errored, Deferred)):
             return result
         return Completed(_encode(result).decode())
     except BaseException as error:  # noqa: BLE001  as above: to read the result may raise anything
@@ -147,6 +151,7 @@ class OutcomeRecorder:
         gone: Called with a job whose endpoint answered that it is gone, and why; releases it when its type waits.
         freed: Called when a slot of a limited type is free again.
         begins: Returns whether a last attempt may begin, and counts it.
+        keys: Seal the results of encrypted types.
     """
 
     def __init__(
@@ -156,11 +161,13 @@ class OutcomeRecorder:
         gone: Callable[[Job, str], None],
         freed: Callable[[], None],
         begins: Callable[[Job], Awaitable[Begin]],
+        keys: PayloadKeys = NO_KEYS,
     ) -> None:
         self._writer = writer
         self.begins = begins
         self._gone = gone
         self._freed = freed
+        self._keys = keys
         self.noted: Callable[[Job, str], None] | None = None
         """Called with each outcome by a drain."""
         self.places = writer.places
@@ -178,9 +185,15 @@ class OutcomeRecorder:
         match outcome:
             case Completed(result=None):
                 self.record_completed(job)
-            case Completed(result=result):
+            case Completed(result=str(result)):
                 self._count(job, "completed")
+                if job.type_state.task_type.encrypted:
+                    result = self._keys.seal(result, Purpose.RESULT, str(job.id))
                 self._writer.add(WITH_VALUE, job.id, result)
+            case Deferred(wait=wait):
+                self._count(job, "deferred")
+                text = f"{outcome.code}: {outcome.message}"
+                self._writer.add("defer", job.id, job.fence, wait.total_seconds(), _storable_text(text))
             case Snoozed(wait=wait):
                 self._count(job, "snoozed")
                 self._writer.add("snooze", job.id, job.fence, wait.total_seconds())
@@ -188,6 +201,8 @@ class OutcomeRecorder:
                 self._errored(job, outcome)
 
     def _errored(self, job: Job, error: Errored) -> None:
+        if job.type_state.task_type.encrypted:
+            error = withheld(error)
         if job.span is not None:
             traces.fail(job.span, error.code)
         if error.gone:  # the type waits for an operator, and this attempt does not count

@@ -32,6 +32,7 @@ from tickwright.capabilities.jobs.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
 from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore
+from tickwright.capabilities.jobs.worker.encryption import WorkerEncryption
 from tickwright.capabilities.jobs.worker.groups import ClaimedGroups, WorkerGroups
 from tickwright.capabilities.jobs.worker.idle_sleep import worker_wakeup
 from tickwright.capabilities.jobs.worker.queue_slots import SlotPools
@@ -41,9 +42,11 @@ from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
+from tickwright.domain.envelopes import Purpose
 from tickwright.domain.retries import within_an_hour
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.engine.wakeup.turns import Turns, group_of
@@ -84,9 +87,11 @@ class JobWorker:
         direct: DirectConnection,
         limits: WorkerLimits | None = None,
         scope: WorkerScope = ALL,
+        keys: PayloadKeys = NO_KEYS,
         probe: Probe = NO_PROBE,
     ) -> None:
         limits = limits or WorkerLimits()
+        self.encryption = WorkerEncryption(keys)
         self._pool, self._session, self._handlers, self._brokers = pool, session, handlers, brokers
         self._store, self._clock = ClaimStore(pool), DbClock()
         self._types: dict[str, TypeState] = {}
@@ -99,7 +104,9 @@ class JobWorker:
             self._store, session, lost=self._count_lost, released=self._claim_again, probe=probe
         )
         begins = CallBatcher(self._begin_last)
-        self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins)
+        self.outcomes = OutcomeRecorder(
+            self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins, keys=keys
+        )
         self.scope, slots = scope, scope.slots or limits.concurrency
         self.runner = Runner(self.outcomes, self._clock, slots=slots, threads=limits.threads)
         self.runner.pools = self._pools = SlotPools(scope) if scope.has_pools else None
@@ -107,7 +114,7 @@ class JobWorker:
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
         targets = sorted(handler.defaults.target for handler in handlers.all())
-        group = group_of("jobs", targets, sorted(brokers), *self.scope.group())
+        group = group_of("jobs", targets, [*sorted(brokers), *sorted(keys.names)], *self.scope.group())
         turns = Turns(session.join(group, lambda: not self.claimer.claims_nothing))
         self.claimer = Claimer(
             self._store,
@@ -261,7 +268,7 @@ class JobWorker:
             self.outcomes.record_unstarted(job, "waits")
 
     def _type_state_of(self, kind: TaskType) -> TypeState | None:
-        if not self.scope.serves(kind.name, kind.queue, kind.needs):
+        if not (self.scope.serves(kind.name, kind.queue, kind.needs) and self.encryption.can_run(kind)):
             return None
         queue = None if self._pools is None else self._pools.of(kind.queue)
         scheme, _, rest = kind.target.partition(":")
@@ -269,14 +276,16 @@ class JobWorker:
             handler = self._handlers.get(rest)
             if handler is None:
                 return None
-            state = TypeState(kind, handler.call, is_async=handler.is_async, around=handler.around, queue=queue)
+            around = self.encryption.around(kind, handler.around)
+            state = TypeState(kind, handler.call, is_async=handler.is_async, around=around, queue=queue)
             if isinstance(handler.call, ChunkCall):
                 handler.call.room = partial(self._room_of, kind.name)
             return state
         broker = self._brokers.get(scheme)
         if broker is None:
             return None
-        return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S, queue=queue)
+        around, call = self.encryption.around(kind, None), BrokerCall(kind, broker)
+        return TypeState(kind, call, is_async=True, grace_s=DELIVERY_GRACE_S, around=around, queue=queue)
 
     def _room_of(self, name: str) -> int:
         """Return how many attempts of a type may run here."""
@@ -360,6 +369,8 @@ class JobWorker:
 
     async def report_progress(self, job: Job, progress: str) -> bool:
         """Write a running job's progress."""
+        if job.type_state.task_type.encrypted:
+            progress = self.encryption.keys.seal(progress, Purpose.PROGRESS, str(job.id))
         return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:

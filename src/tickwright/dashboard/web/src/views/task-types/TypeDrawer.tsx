@@ -93,6 +93,7 @@ function Settings({ type }: { type: TaskType }) {
           ["Queue", type.queue],
           ["Needs", type.needs.join(", ") || "nothing"],
           ["History", type.keep_history ? "kept" : "not kept"],
+          ["Encrypted", type.encrypted ? (type.deliver === null ? "yes" : `yes, delivered as ${type.deliver}`) : "no"],
           ["Signing secrets", String(type.signing_secrets)],
           ["Version", String(type.version)],
           ["Changed", <Instant key="changed" at={type.updated_at} />],

@@ -82,6 +82,13 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
             checked={fields.keep_history}
             onChange={(event) => setFields({ ...fields, keep_history: event.currentTarget.checked })}
           />
+          <Checkbox
+            label="Encrypt payloads and results"
+            description="It cannot be undone."
+            disabled={type?.encrypted === true}
+            checked={fields.encrypted}
+            onChange={(event) => setFields({ ...fields, encrypted: event.currentTarget.checked })}
+          />
           {save.error !== null && <ErrorBox error={save.error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>

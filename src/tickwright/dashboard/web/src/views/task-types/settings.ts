@@ -16,12 +16,13 @@ export interface Fields {
   keep_history: boolean;
   queue: string;
   needs: string;
+  encrypted: boolean;
 }
 type Settings = Omit<Schemas["TaskTypeRequest"], never>;
 
 export const DEFAULTS: Fields = {
   target: "", timeout: "30s", max_attempts: "3", retry_base: "1s", retry_factor: "2", retry_cap: "1h", final_statuses: "",
-  concurrency: "", rate_per_s: "", keep_history: true, queue: "default", needs: "",
+  concurrency: "", rate_per_s: "", keep_history: true, queue: "default", needs: "", encrypted: false,
 }; // prettier-ignore
 
 export function fieldsOf(type: TaskType): Fields {
@@ -43,6 +44,7 @@ export function settingsOf(fields: Fields): Settings {
     keep_history: fields.keep_history,
     queue: fields.queue.trim(),
     needs: fields.needs.split(/[\s,]+/).filter(Boolean),
+    encrypted: fields.encrypted,
   };
 }
 
