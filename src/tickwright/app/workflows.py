@@ -346,7 +346,7 @@ class Flow(FlowPart):
 
         if alone:
             pool: Any = one_connection(connection)
-            workflows = Workflows(pool, TypeCatalog(pool))
+            workflows = Workflows(pool, TypeCatalog(pool), lambda: self.app.settings.payload_keys)
         else:
             workflows = self.app.workflows
         self._id = await workflows.add(self.definition(), connection=connection)

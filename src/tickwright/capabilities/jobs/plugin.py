@@ -118,7 +118,7 @@ class JobsPlugin(Plugin):
             from tickwright.capabilities.jobs.enqueue import Enqueuer
             from tickwright.capabilities.jobs.workflows.service import Workflows
 
-            return Workflows(context.pool, ports.get(Enqueuer).types)
+            return Workflows(context.pool, ports.get(Enqueuer).types, lambda: context.settings.payload_keys)
 
         def waits() -> "JobWaits":
             from tickwright.capabilities.jobs.results import JobResults

@@ -5,6 +5,7 @@ the database, so that a definition is refused for the same reasons, with the sam
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -12,9 +13,10 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tickwright.capabilities.jobs.requests import NewJob
+from tickwright.capabilities.jobs.requests import NewJob, seal_payload
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
+from tickwright.engine.payload_keys import PayloadKeys
 
 OnFailed = Literal["cancel", "wait", "run", "only"]
 """What a job does where one that it waits for did not complete: it is cancelled; it waits until that one is retried; it
@@ -146,6 +148,30 @@ def job_of(job: NewJob) -> WorkflowJob:
         group=job.group,
         traceparent=job.traceparent,
     )
+
+
+def sealed(definition: WorkflowDefinition, encrypted: AbstractSet[str], keys: PayloadKeys) -> WorkflowDefinition:
+    """Return the definition with the payloads of encrypted types in envelopes.
+
+    Raises:
+        Rejected: ``workflow_encrypted``: a result of an encrypted job, or of another one for it, is an argument; the
+            database can write neither. Permanent.
+        Unavailable: ``payload_keys_missing``. Retry in a process that has the keys.
+    """
+    types = {job.name: job.task_type for job in definition.jobs if job.name is not UNSET}
+    jobs = []
+    for job in definition.jobs:
+        given = [] if job.arguments is UNSET else list(job.arguments.values())
+        names = [name for value in given for name in ([value] if isinstance(value, str) else value)]
+        if names and (job.task_type in encrypted or any(types.get(name) in encrypted for name in names)):
+            name = job.task_type if job.name is UNSET else job.name
+            text = f"job {name}: results of or for encrypted jobs are no arguments; read them in its handler"
+            raise Rejected("workflow_encrypted", text, field="arguments")
+        if job.task_type in encrypted:
+            payload = "{}" if job.payload is UNSET else bytes(job.payload).decode()
+            job = msgspec.structs.replace(job, payload=msgspec.Raw(seal_payload(job.task_type, payload, keys).encode()))
+        jobs.append(job)
+    return msgspec.structs.replace(definition, jobs=jobs)
 
 
 def refusal(error: Any) -> TickwrightError | None:

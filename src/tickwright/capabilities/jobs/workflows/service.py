@@ -1,16 +1,18 @@
 """Workflows for programs, the API and the command line: add, read, cancel, retry."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import asyncpg
 
 from tickwright.capabilities.jobs.enqueue import HELD_FOR
 from tickwright.capabilities.jobs.type_catalog import TypeCatalog
-from tickwright.capabilities.jobs.workflows.definition import WorkflowDefinition, definition_json, refusal
+from tickwright.capabilities.jobs.workflows.definition import WorkflowDefinition, definition_json, refusal, sealed
 from tickwright.capabilities.jobs.workflows.views import NodeResult, NodeView, WorkflowAction, WorkflowView
+from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import decode_stored
+from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
@@ -29,8 +31,8 @@ class Workflows:
         Rejected: ``workflow_not_found`` (404) from every method with an id. Permanent.
     """
 
-    def __init__(self, pool: Pool, types: TypeCatalog) -> None:
-        self._pool, self._types = pool, types
+    def __init__(self, pool: Pool, types: TypeCatalog, keys: Callable[[], PayloadKeys] = lambda: NO_KEYS) -> None:
+        self._pool, self._types, self._keys = pool, types, keys
         self._cursors = Cursors(pool)
 
     async def add(self, definition: WorkflowDefinition, *, connection: Any = None) -> int:
@@ -45,10 +47,11 @@ class Workflows:
         Raises:
             Rejected: ``unknown_task_type``; ``workflow_unknown_name``, ``workflow_order`` (also for a cycle) and
                 others that begin with ``workflow_``. Permanent.
+            Unavailable: ``payload_keys_missing``: a type is encrypted. Retry in a process that has the keys.
             Contended: ``key_reused``: the key belongs to another workflow; do not retry with it. ``key_in_flight``.
         """
-        for name in definition.task_types:
-            await self._types.get(name)
+        if encrypted := {name for name in definition.task_types if (await self._types.get(name)).encrypted}:
+            definition = sealed(definition, encrypted, self._keys())
         bound = HELD_FOR if connection is None and definition.key is not None else None
         try:
             rows = await (connection or self._pool).fetch(SQL["add"], definition_json(definition), bound)
@@ -102,17 +105,22 @@ class Workflows:
         return Page(items, more)
 
     async def results_page(self, job_id: int, *, after: int = 0, limit: int = LIMIT_DEFAULT) -> list[NodeResult]:
-        """Return results of the jobs that a job waited for, by their ids, behind the id ``after``."""
+        """Return results of the jobs that a job waited for, by their ids, behind the id ``after``; sealed ones as such."""
+        return await self._results(job_id, after, limit, NO_KEYS)
+
+    async def _results(self, job_id: int, after: int, limit: int, keys: PayloadKeys) -> list[NodeResult]:
+        def decoded(text: str | None, node_id: int) -> Any:
+            if text is None:
+                return None
+            return decode_stored(keys.open(text, Purpose.RESULT, str(node_id)) if keys else text)
+
         rows = await self._pool.fetch(SQL["results"], job_id, after, checked_limit(limit))
-        return [
-            NodeResult(id=row[0], name=row[1], status=row[2], result=None if row[3] is None else decode_stored(row[3]))
-            for row in rows
-        ]
+        return [NodeResult(id=row[0], name=row[1], status=row[2], result=decoded(row[3], row[0])) for row in rows]
 
     async def results_of(self, job_id: int) -> AsyncIterator[NodeResult]:
         """Yield the results of all jobs that a job waited for, by their ids; however many, they are read in pages."""
-        after = 0
-        while page := await self.results_page(job_id, after=after, limit=RESULTS_AT_ONCE):
+        after, keys = 0, self._keys()
+        while page := await self._results(job_id, after, RESULTS_AT_ONCE, keys):
             for one in page:
                 yield one
             after = page[-1].id

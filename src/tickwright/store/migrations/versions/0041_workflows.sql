@@ -255,11 +255,15 @@ END $$;
 COMMENT ON FUNCTION tickwright.end_nodes IS
   'Nodes of locked workflows have ended so: release, cancel or skip what waited for them, and end the workflows whose nodes have all ended.';
 
+CREATE FUNCTION tickwright.encrypted_types() RETURNS text[] LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT '{}'::text[] $$;
+COMMENT ON FUNCTION tickwright.encrypted_types() IS 'The task types whose payloads are envelopes, into which no result can be written: none before 0042.';
+
 CREATE FUNCTION tickwright.release_waiting(ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   free bigint[];
   unfit bigint[];
   retried record;
+  sealed_types CONSTANT text[] := tickwright.encrypted_types();
 BEGIN
   SELECT array_agg(f.id) INTO free
     FROM (SELECT w.id FROM ONLY tickwright.scheduled_tasks_waiting w WHERE w.id = ANY (ids) FOR UPDATE SKIP LOCKED) AS f;
@@ -268,8 +272,10 @@ BEGIN
   END IF;
   SELECT array_agg(w.id) INTO unfit
     FROM tickwright.workflow_nodes n
-   CROSS JOIN LATERAL (SELECT o.id, o.payload FROM ONLY tickwright.scheduled_tasks_waiting o WHERE o.id = n.id LIMIT 1) AS w
-   WHERE n.id = ANY (free) AND n.arguments IS NOT NULL AND NOT tickwright.json_fits(tickwright.with_results(w.payload, n.arguments));
+   CROSS JOIN LATERAL (SELECT o.id, o.task_type, o.payload FROM ONLY tickwright.scheduled_tasks_waiting o WHERE o.id = n.id LIMIT 1) AS w
+   WHERE n.id = ANY (free) AND (n.arguments IS NOT NULL OR sealed_types <> '{}')
+     AND CASE WHEN w.task_type = ANY (sealed_types) THEN n.arguments IS NOT NULL OR NOT w.payload ? '$encrypted'
+              ELSE n.arguments IS NOT NULL AND NOT tickwright.json_fits(tickwright.with_results(w.payload, n.arguments)) END;
   IF unfit IS NOT NULL THEN
     PERFORM tickwright.end_waiting(unfit, array_fill('failed'::text, ARRAY[cardinality(unfit)]));
   END IF;
@@ -353,7 +359,7 @@ BEGIN
            (id, execute_at, task_type, payload, status, attempts, max_attempts, error_message, created_at, updated_at, completed_at, priority, timeout_ms,
             expires_at, fence, attempt_errors, traceparent, tags, metadata, edits, group_key)
     SELECT g.id, g.execute_at, g.task_type, g.payload, CASE g.ended WHEN 'failed' THEN 'failed' ELSE 'cancelled' END, g.attempts, g.max_attempts,
-           CASE g.ended WHEN 'failed' THEN 'arguments_too_large: its payload does not fit with the results of its predecessors'
+           CASE g.ended WHEN 'failed' THEN 'arguments_refused: its payload does not fit with the results of its predecessors, or its task type is encrypted'
                         WHEN 'skipped' THEN 'skipped: it runs only where a predecessor fails, or follows such a job'
                         ELSE coalesce((SELECT format('cancelled: its predecessor %%s (%%s) %%s', p.id, p.name, CASE p.status WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END)
                                          FROM tickwright.workflow_edges x

@@ -57,6 +57,14 @@ COMMENT ON FUNCTION tickwright.refuse_plain_jobs IS 'Refuse new jobs of encrypte
 CREATE TRIGGER scheduled_tasks_sealed AFTER INSERT ON tickwright.scheduled_tasks
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION tickwright.refuse_plain_jobs();
 
+-- Of workflows: a job that waits is checked when it is added. One whose type is encrypted since then, or would get results as arguments, fails when it is released.
+CREATE TRIGGER scheduled_tasks_waiting_sealed AFTER INSERT ON tickwright.scheduled_tasks_waiting
+  REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION tickwright.refuse_plain_jobs();
+CREATE OR REPLACE FUNCTION tickwright.encrypted_types() RETURNS text[] LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(array_agg(y.name::text), '{}') FROM tickwright.task_types y WHERE y.encrypted
+$$;
+COMMENT ON FUNCTION tickwright.encrypted_types() IS 'The task types whose payloads are envelopes, into which no result can be written.';
+
 CREATE FUNCTION tickwright.refuse_plain_edit() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF NOT tickwright.payload_fits_type(NEW.task_type, NEW.payload) THEN
