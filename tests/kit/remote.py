@@ -48,6 +48,11 @@ class RemoteWorker:
         jobs: list[dict[str, Any]] = (await self.said("claim", self.claim_body(most, wait, **more)))["jobs"]
         return jobs
 
+    async def claim_calls(self, most: int = 10, wait: str = "0s", **more: Any) -> list[dict[str, Any]]:
+        """Claim, and return the polls, tasks and chunks."""
+        calls: list[dict[str, Any]] = (await self.said("claim", self.claim_body(most, wait, **more)))["calls"]
+        return calls
+
     async def results(self, *results: Mapping[str, Any]) -> Any:
         """Report results."""
         return await self.said("results", {"results": list(results)})
@@ -57,9 +62,9 @@ class RemoteWorker:
         return RemoteWorker(client, self.session, self.registered)
 
 
-def of(job: Mapping[str, Any]) -> dict[str, int]:
-    """Return the attempt of a claimed job."""
-    return {"id": job["id"], "fence": job["fence"]}
+def of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attempt of a claimed job, poll, task or chunk."""
+    return {name: job[name] for name in ("id", "fence", "kind") if name in job}
 
 
 def ended(job: Mapping[str, Any], outcome: str = "complete", **more: Any) -> dict[str, Any]:
@@ -69,7 +74,9 @@ def ended(job: Mapping[str, Any], outcome: str = "complete", **more: Any) -> dic
 
 async def register(client: Client, *types: str, lease: str = "8s", **more: Any) -> RemoteWorker:
     """Register a worker for some types."""
-    body = {"name": "test:1", "pool": POOL, "types": list(types) or ["work"], "lease": lease, "client": "kit", **more}
+    others = more.keys() & {"partners", "modules", "batches"}
+    named = list(types) or ([] if others else ["work"])
+    body = {"name": "test:1", "pool": POOL, "types": named, "lease": lease, "client": "kit", **more}
     answer = await client.post("/v1/worker/register", body)
     assert answer.status == 201, answer.body
     return RemoteWorker(client, answer.json["session"], answer.json)
@@ -87,6 +94,7 @@ class RemoteSite:
         self.service = node.installation.context.ports.get(JobService)
         self.keys, self.admin = node.installation.context.ports.get(Operations).keys, ADMIN
         self.workers = node.installation.context.ports.get(RemoteWorkers)
+        self.pool = node.installation.context.pool
 
     async def type(self, name: str = "work", **settings: Any) -> None:
         """Set up a type for remote workers."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.results import JobResults
     from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.capabilities.jobs.waits import JobWaits
+    from tickwright.engine.remote.calls import RemoteCalls
     from tickwright.plugin.contract import Producer
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -67,7 +68,7 @@ class JobsPlugin(Plugin):
     }
 
     def provide(self, context: Context) -> None:
-        """Offer the job service, the enqueuer, which batches single requests, and the waiting for results."""
+        """Offer the job service, the enqueuer, the waiting for results, and the remote calls of consumers."""
         ports = context.ports
 
         def enqueuer() -> "Enqueuer":
@@ -107,6 +108,17 @@ class JobsPlugin(Plugin):
 
             return RemoteWorkers(context.pool, lease=context.settings.lease, direct=ports.find(DirectConnection))
 
+        def calls() -> "RemoteCalls":
+            from tickwright.engine.remote.calls import RemoteCalls
+            from tickwright.engine.session import WorkerSession
+            from tickwright.engine.wakeup.connection import DirectConnection
+
+            made = RemoteCalls(context.pool, ports.get(WorkerSession), ports.get(DirectConnection))
+            context.run(made)
+            context.count(made.samples)
+            return made
+
+        ports.offer("tickwright.engine.remote.calls:RemoteCalls", calls)
         ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)

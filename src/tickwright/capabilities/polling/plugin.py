@@ -152,6 +152,7 @@ class PollingPlugin(Plugin):
         from tickwright.capabilities.polling.consumer.http_courier import Couriers
         from tickwright.capabilities.polling.consumer.queue import EMPTY_WAIT_S, QueueBesideLog, QueueSource
         from tickwright.capabilities.polling.relay.batches import read_poll
+        from tickwright.engine.remote.calls import RemoteCalls
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup.turns import Turns, group_of
         from tickwright.partners.contract import PartnerContract
@@ -159,9 +160,11 @@ class PollingPlugin(Plugin):
         pool, ports, session = context.pool, context.ports, context.ports.get(WorkerSession)
         contract = ports.get(PartnerContract)
         registry = context.registrations.of(CourierRegistry)
-        couriers = Couriers(context.settings, registry)
+        remote = ports.get(RemoteCalls)
+        couriers = Couriers(context.settings, registry, remote)
         ports.on_close(couriers.aclose)
-        context.facts["partners"] = [partner.name for partner in registry.all()]
+        own = [partner.name for partner in registry.all()]
+        context.facts["partners"] = lambda: sorted({*own, *consumer.remote_partners()})
         log, queue = topic.source(pool, session, read_poll), QueueSource(pool, session)
         group = group_of("polls", sorted(partner.name for partner in registry.all()))
         consumer = PollConsumer(

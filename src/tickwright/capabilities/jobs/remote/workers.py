@@ -76,7 +76,7 @@ class RemoteWorkers:
         return await CALLS[name].call(self, session, asked)
 
     async def claim(self, session: RemoteSession, body: RemoteClaim) -> RemoteJobs:
-        """Return due jobs; see ``RemoteClaimer.claim``."""
+        """Return due jobs, and polls, tasks and chunks that wait; see ``RemoteClaimer.claim``."""
         return await self.claims.claim(session, body)
 
     async def begin(self, session: RemoteSession, body: RemoteAttemptList) -> RemoteBegun:
@@ -86,7 +86,8 @@ class RemoteWorkers:
     async def heartbeat(self, session: RemoteSession, body: RemoteHeartbeat) -> RemoteRenewal:
         """Extend the lease; end attempts that run too long; return those that must stop."""
         lease, drains = await self.sessions.renew(session)
-        ids, fences = [one.id for one in body.held], [one.fence for one in body.held]
+        held = [one for one in body.held if one.kind == "job"]
+        ids, fences = [one.id for one in held], [one.fence for one in held]
         owners = [session.id] * len(ids)
         rows = await self._pool.fetch(SQL["check_held"], owners, ids, fences, TIMEOUT_GRACE) if ids else []
         stops = [RemoteStop(row["id"], row["fence"], row["reason"]) for row in rows]
@@ -95,6 +96,9 @@ class RemoteWorkers:
             results = [RemoteFail(id=one.id, fence=one.fence, message=text, code="timeout") for one in late]
             done = await self.results.record(session, results)
             stops = [one for one in stops if one.reason != "timeout" or one.id not in done.locked]
+        calls = {(one.id, one.fence): one.kind for one in body.held if one.kind != "job"}
+        lost = await self.claims.calls.lost(session.id, list(calls))
+        stops += [RemoteStop(*attempt, "lost", calls[attempt]) for attempt in lost]
         return RemoteRenewal(lease // timedelta(milliseconds=1), drains, stops)
 
     async def progress(self, session: RemoteSession, body: RemoteProgress) -> RemoteReported:

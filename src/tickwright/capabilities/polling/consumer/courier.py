@@ -119,7 +119,18 @@ def _invalid(problem: str) -> Rejected:
     return Rejected("invalid_answer", problem)
 
 
-Result: TypeAlias = Answer | Throttled | Failed
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """The partner was not called; the poll is made later, which is no failure. Only remote workers answer so.
+
+    Attributes:
+        by: How long to wait at least.
+    """
+
+    by: timedelta
+
+
+Result: TypeAlias = Answer | Throttled | Failed | Postponed
 Courier: TypeAlias = Callable[[Poll], Awaitable[Result]]
 
 
