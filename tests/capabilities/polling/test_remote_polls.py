@@ -1,4 +1,4 @@
-"""Polls of trackers by remote workers: the consumer keeps poll, permit and retries, and only the call is made elsewhere."""
+"""Polls of trackers by remote workers: the consumer keeps poll, permit and retries, and hands the call over."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,7 +31,11 @@ async def test_a_remote_worker_polls_a_tracker(site: RemoteSite) -> None:
         "poll_id": f"poll_{trackers.ids[0]}_{int(trackers.due_at.timestamp())}", "tracker_id": trackers.ids[0],
         "external_id": "T1", "account_id": "shop", "partner": "acme", "due_at": due,
     }  # fmt: skip
-    answer = {"status": "picked_up", "at": "2026-01-02T03:04:05Z", "events": [{"at": "2026-01-02T03:04:05Z", "text": "hub"}]}
+    answer = {
+        "status": "picked_up",
+        "at": "2026-01-02T03:04:05Z",
+        "events": [{"at": "2026-01-02T03:04:05Z", "text": "hub"}],
+    }
     assert await worker.results(ended(poll, result=answer)) == {"done": 1, "stale": [], "locked": []}
     await eventually_async(lambda: all_done(site.pool, trackers))
     await eventually_async(lambda: queue_empty(site.pool))

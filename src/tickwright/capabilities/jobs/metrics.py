@@ -34,7 +34,9 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_worker_reclaimed_jobs_total", "counter", (), "Released jobs of lost sessions."),
     MetricSpec("tickwright_remote_results_total", "counter", ("outcome",), "Results of remote workers, here."),
     MetricSpec("tickwright_remote_waiting_claims", "gauge", (), "Claims of remote workers that wait here."),
-    MetricSpec("tickwright_remote_calls_total", "counter", ("kind", "outcome"), "Handed over from here to remote workers."),
+    MetricSpec(
+        "tickwright_remote_calls_total", "counter", ("kind", "outcome"), "Handed over from here to remote workers."
+    ),
     MetricSpec("tickwright_remote_pending_calls", "gauge", (), "Handed over from here, and not answered yet."),
     MetricSpec("tickwright_jobs_due", "gauge", ("task_type",), "Due and pending, counted up to 10,000."),
     MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),

@@ -138,7 +138,12 @@ class JobsPlugin(Plugin):
             await store_file(schedules, context.tables("schedules"), context.settings.config)
 
     async def _declare_types(self, context: Context) -> None:
-        if not (context.registrations.have("HandlerRegistry") or context.tables("task_types")):
+        registrations = context.registrations
+        if not (
+            registrations.have("HandlerRegistry")
+            or registrations.have("RemoteRegistry")
+            or context.tables("task_types")
+        ):
             return
         from structlog import get_logger
 
@@ -150,10 +155,13 @@ class JobsPlugin(Plugin):
             register_handler,
             request_of,
         )
+        from tickwright.engine.remote.declared import RemoteRegistry
 
+        declared = [handler.defaults for handler in registrations.of(HandlerRegistry).all()]
+        declared += [remote.settings["type"] for remote in registrations.of(RemoteRegistry).of_kind("job")]
         async with context.pool.acquire() as connection:
-            for handler in context.registrations.of(HandlerRegistry).all():
-                await register_handler(connection, handler.defaults)
+            for kind in declared:
+                await register_handler(connection, kind)
             present = {kind.name: kind for kind in await load_types(connection)}
         log = get_logger("tickwright.jobs")
         actor = Caller(f"config:{context.settings.config}", CONFIG_FILE.role)

@@ -18,7 +18,10 @@ def create_key(
     role: Annotated[str | None, typer.Option(help="viewer, operator or admin; operator without --scope.")] = None,
     scopes: Annotated[
         list[str] | None,
-        typer.Option("--scope", help=f"Instead of a role, a scope that it opens: {', '.join([*SCOPES, *WORK_SCOPES])}. Repeatable."),
+        typer.Option(
+            "--scope",
+            help=f"Instead of a role, a scope that it opens: {', '.join([*SCOPES, *WORK_SCOPES])}. Repeatable.",
+        ),
     ] = None,
     expires_in: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long it works; without end by default.")

@@ -1,4 +1,4 @@
-"""The caller's side of remote calls: hands a call over, waits for its end, and withdraws it when nothing waits any more.
+"""The caller's side of remote calls: hands a call over, waits for its end, withdraws it when nothing waits for it.
 
 ::
 

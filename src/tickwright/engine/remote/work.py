@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from tickwright.engine.call_batcher import CallBatcher
-from tickwright.engine.remote.calls import SQL, CallEnd, Outcome
+from tickwright.engine.remote.calls import SQL, CallEnd, CallKind, Outcome
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
@@ -33,7 +33,7 @@ class ClaimedCall(NamedTuple):
     """A call that a remote session makes; ``payload`` is JSON."""
 
     id: int
-    kind: str
+    kind: CallKind
     name: str
     payload: str
     timeout_ms: int

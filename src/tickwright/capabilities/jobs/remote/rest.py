@@ -14,7 +14,12 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.jobs.remote.messages import BODY_BYTES_MAX, SESSION_HEADER, RemoteRegistered, RemoteRegistration
+from tickwright.capabilities.jobs.remote.messages import (
+    BODY_BYTES_MAX,
+    SESSION_HEADER,
+    RemoteRegistered,
+    RemoteRegistration,
+)
 from tickwright.capabilities.jobs.remote.workers import CALLS, RemoteCall, RemoteWorkers
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import quoted

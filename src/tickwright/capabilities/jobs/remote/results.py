@@ -338,9 +338,7 @@ def _check(results: Sequence[RemoteResult | ExpiredAttempt]) -> None:
                 _check_size(result.id, bytes(value), CHUNK_RESULT_BYTES_MAX)
             case RemoteComplete(result=value) if value is not UNSET:
                 _check_size(result.id, bytes(value))
-            case (
-                RemoteFail(retry_after=str() as text) | RemoteSnooze(wait=text) | RemoteThrottled(retry_after=text)
-            ):
+            case RemoteFail(retry_after=str() as text) | RemoteSnooze(wait=text) | RemoteThrottled(retry_after=text):
                 if parse_duration(text, field="wait") > WAIT_MAX:
                     raise Rejected("invalid_duration", f"a wait has {WAIT_MAX.days} days at the most", field="wait")
             case _:

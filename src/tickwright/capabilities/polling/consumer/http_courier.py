@@ -1,4 +1,4 @@
-"""Couriers by configuration only, and the choice of each partner's courier: remote workers, a function, or HTTP settings.
+"""Couriers by configuration only, and the choice of each partner's courier.
 
 ::
 
@@ -326,7 +326,7 @@ class _Made(NamedTuple):
 
 
 class Couriers:
-    """The courier of each partner: remote workers of its target, the program's function, or one of its HTTP settings."""
+    """The courier of each partner: remote workers of its target, the program's function, or its HTTP settings."""
 
     def __init__(self, settings: Settings, registry: CourierRegistry, remote: RemoteCalls | None = None) -> None:
         self._settings, self._registry, self._remote = settings, registry, remote

@@ -11,7 +11,7 @@ The poll, its permit, its retries and the limits of the partner stay with the co
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ from tickwright.engine.remote.calls import CallEnd, RemoteCall, RemoteCalls
 from tickwright.observe.logs import without_secrets
 from tickwright.partners.outcomes import Failed, Throttled, returned
 
-KIND = "poll"
+KIND: Final = "poll"
 
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
