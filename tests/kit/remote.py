@@ -15,6 +15,7 @@ from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.listings import Operations
+from tickwright.engine.remote.calls import RemoteCalls
 from tickwright.ports.caller import Role
 from tickwright.process.node import Node
 
@@ -72,11 +73,11 @@ def ended(job: Mapping[str, Any], outcome: str = "complete", **more: Any) -> dic
     return {"outcome": outcome, **of(job), **more}
 
 
-async def register(client: Client, *types: str, lease: str = "8s", **more: Any) -> RemoteWorker:
-    """Register a worker for some types."""
+async def register(client: Client, *types: str, lease: str | None = None, **more: Any) -> RemoteWorker:
+    """Register a worker for some types, or for partners, modules or batches; then its lease is long by default."""
     others = more.keys() & {"partners", "modules", "batches"}
     named = list(types) or ([] if others else ["work"])
-    body = {"name": "test:1", "pool": POOL, "types": named, "lease": lease, "client": "kit", **more}
+    body = {"name": "test:1", "pool": POOL, "types": named, "lease": lease or ("5m" if others else "8s"), "client": "kit", **more}
     answer = await client.post("/v1/worker/register", body)
     assert answer.status == 201, answer.body
     return RemoteWorker(client, answer.json["session"], answer.json)
@@ -95,6 +96,12 @@ class RemoteSite:
         self.keys, self.admin = node.installation.context.ports.get(Operations).keys, ADMIN
         self.workers = node.installation.context.ports.get(RemoteWorkers)
         self.pool = node.installation.context.pool
+
+    @property
+    def calls(self) -> RemoteCalls:
+        """The remote calls of this process's consumers."""
+        [found] = [one.service for one in self.node.supervisor._runners if isinstance(one.service, RemoteCalls)]
+        return found
 
     async def type(self, name: str = "work", **settings: Any) -> None:
         """Set up a type for remote workers."""
@@ -115,10 +122,12 @@ class RemoteSite:
 
 
 @asynccontextmanager
-async def remote_site(url: str, folder: Path, *roles: str, **settings: Any) -> AsyncIterator[RemoteSite]:
+async def remote_site(
+    url: str, folder: Path, *roles: str, config: str = "", program: Declarations | None = None, **settings: Any
+) -> AsyncIterator[RemoteSite]:
     """Run an api process in this one, with a task type ``work`` for remote workers."""
-    given = settings_of(url, folder, "", **settings)
-    async with running(given, Declarations(), "api", *roles) as node, aiohttp.ClientSession() as http:
+    given = settings_of(url, folder, config, **settings)
+    async with running(given, program or Declarations(), "api", *roles) as node, aiohttp.ClientSession() as http:
         await node.supervisor.started()
         assert node.api is not None
         keys = node.installation.context.ports.get(Operations).keys

@@ -271,11 +271,21 @@ class FanoutConsumer(LoopService):
             return self._drop(task, "expired")
         function = self._function_of(task.task_type)
         if function is None:
-            if self.snapshot.modules is None or task.task_type in self.snapshot.modules:
+            if await self._is_known(task.task_type):
                 return self._retry(task, "no_handler", delivery, at_least=LATER)  # another process may have it
             return DeadLetter("unknown_module", f"there is no module {task.task_type}")
         with self.slow.slot(task.entity_code, task.task_type) as use:
             return await self._run(function, task, delivery, use)
+
+    async def _is_known(self, module: str) -> bool:
+        """Whether there is such a module, as far as known; one that the last heartbeat did not see may be new."""
+        if self.snapshot.modules is None or module in self.snapshot.modules:
+            return True
+        try:
+            (await self.snapshot.read(self._pool))()
+        except UNAVAILABLE:
+            return True
+        return module in self.snapshot.modules
 
     def _function_of(self, module: str) -> Handler | None:
         """Return what runs a module's tasks here: live remote workers of its target, or the program's function."""
