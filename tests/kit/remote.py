@@ -77,7 +77,14 @@ async def register(client: Client, *types: str, lease: str | None = None, **more
     """Register a worker for some types, or for partners, modules or batches; then its lease is long by default."""
     others = more.keys() & {"partners", "modules", "batches"}
     named = list(types) or ([] if others else ["work"])
-    body = {"name": "test:1", "pool": POOL, "types": named, "lease": lease or ("5m" if others else "8s"), "client": "kit", **more}
+    body = {
+        "name": "test:1",
+        "pool": POOL,
+        "types": named,
+        "lease": lease or ("5m" if others else "8s"),
+        "client": "kit",
+        **more,
+    }
     answer = await client.post("/v1/worker/register", body)
     assert answer.status == 201, answer.body
     return RemoteWorker(client, answer.json["session"], answer.json)

@@ -36,13 +36,19 @@ class WorkKind:
     result: Callable[[str], Any]
     done: Callable[[RemoteSite], Awaitable[tuple[int, str]]]
 
+    @property
+    def registration(self) -> dict[str, Any]:
+        """The arguments of ``register``."""
+        return dict(self.works)
+
 
 async def _begin_poll(site: RemoteSite) -> None:
     await seed(site.pool, 1, target=TARGET, timeout="60s")
 
 
 async def _polled(site: RemoteSite) -> tuple[int, str]:
-    sql = "SELECT (SELECT coalesce(sum(cardinality(ids)), 0) FROM tickwright.poll_done), (SELECT status FROM tickwright.trackers)"
+    sql = """SELECT (SELECT coalesce(sum(cardinality(ids)), 0) FROM tickwright.poll_done),
+                    (SELECT status FROM tickwright.trackers)"""
     count, status = await site.pool.fetchrow(sql)
     return int(count), status if count else ""
 
@@ -66,7 +72,7 @@ async def _begin_chunk(site: RemoteSite) -> None:
 
 async def _worked(site: RemoteSite) -> tuple[int, str]:
     sql = """SELECT count(*) FILTER (WHERE status = 'FINISHED'),
-                    coalesce((SELECT string_agg(client_id, ',' ORDER BY client_id) FROM tickwright.execution_actions), '')
+                    (SELECT coalesce(string_agg(client_id, ','), '') FROM tickwright.execution_actions)
                FROM tickwright.executions"""
     count, clients = await site.pool.fetchrow(sql)
     return count, clients

@@ -16,7 +16,6 @@ from tickwright.plugin.lifespan import Lifespan, Middleware, opener_of
 
 if TYPE_CHECKING:  # a program loads the capabilities that it declares something for
     from tickwright.app.jobs import ChunkDecorator, JobDecorator
-    from tickwright.app.remote import RemotePool
     from tickwright.app.scheduling import JobCalls
     from tickwright.capabilities.batches.executions.work import DeclaredBatch, Plan
     from tickwright.capabilities.batches.executions.work import Function as BatchFunction
@@ -574,23 +573,6 @@ class Declarations:
         return self._register(
             BatchRegistry, lambda function: declare_batch(name, self._attempt(function), cut, options)
         )
-
-    def remote(self, pool: str) -> "RemotePool":
-        """Return a pool of workers in other languages, to declare what they do: jobs, polls, tasks and chunks.
-
-        ``app.remote("billing").job("invoice.remind", timeout="30s")`` declares a task type with the target
-        ``remote:billing``; ``partner``, ``module`` and ``batch`` do the same. An operator's settings override these.
-
-        Args:
-            pool: 1 to 255 letters, digits, ``_ . -``, a letter or ``_`` first.
-
-        Raises:
-            Rejected: ``invalid_target``. Permanent.
-        """
-        from tickwright.app.remote import RemotePool
-        from tickwright.engine.remote.declared import RemoteRegistry
-
-        return RemotePool(self.registrations.of(RemoteRegistry), pool)
 
     def _attempt(self, function: F) -> F:
         return self.registrations.lifespan.attempt(function)

@@ -11,6 +11,7 @@ from kit.api import ADMIN, Client
 from kit.postgres import as_reader
 from kit.remote import POOL, RemoteSite, ended, register, remote_site
 from kit.waiting import eventually_async
+from tickwright.capabilities.batches.definitions.schema import read_program
 from tickwright.capabilities.batches.executions.states import BatchAction
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.domain.errors import Rejected
@@ -87,7 +88,13 @@ async def test_the_members_of_a_chunk_are_handed_over_and_its_actions_are_record
             skipped = [{"client_id": first["id"], "problem": "closed"}]
             await worker.results(ended(chunk, result={"actions": actions, "skipped": skipped}))
     row = await finished(site, execution_id)
-    assert (row["status"], row["seen"], row["selected"], row["skipped"], row["actions"]) == ("FINISHED", 250, 247, 3, 247)
+    assert (row["status"], row["seen"], row["selected"], row["skipped"], row["actions"]) == (
+        "FINISHED",
+        250,
+        247,
+        3,
+        247,
+    )
     sql = "SELECT client::text FROM tickwright.execution_actions WHERE execution_id = $1 AND client_id = '7'"
     assert '"amount": 70' in await site.pool.fetchval(sql, execution_id)
 
@@ -106,7 +113,11 @@ async def test_a_failed_chunk_is_tried_again_and_a_final_failure_ends_the_execut
     assert tuple(await site.pool.fetchrow(tries, execution_id)) == (1, 0)
     await worker.results(ended(third, "fail", code="bad_ledger", message="no such day", final=True))
     row = await finished(site, execution_id)
-    assert (row["status"], row["error_code"], row["error_message"]) == ("EXCEPTION_OCCURRED", "bad_ledger", "no such day")
+    assert (row["status"], row["error_code"], row["error_message"]) == (
+        "EXCEPTION_OCCURRED",
+        "bad_ledger",
+        "no such day",
+    )
 
 
 async def test_a_result_that_is_none_of_a_chunk_ends_the_execution(site: RemoteSite) -> None:
@@ -133,6 +144,4 @@ async def test_a_batch_for_remote_workers_is_put_and_deleted_by_rest(site: Remot
         (await admin.send("PUT", "/v1/batches/nightly", {**body, "version": 7})).says(409, "version_conflict")
         assert (await admin.send("DELETE", "/v1/batches/nightly")).status == 204
     with pytest.raises(Rejected, match="only with a target"):
-        from tickwright.capabilities.batches.definitions.schema import read_program
-
         read_program({"timeout": "1h"}, lambda _: None)

@@ -14,7 +14,9 @@ from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.domain.errors import Rejected
 
 MODULE = "SITES"
-CURSOR = "SELECT last_success_at, failures, last_error, fence, owner FROM tickwright.fanout_cursors WHERE entity_code = $1"
+CURSOR = (
+    "SELECT last_success_at, failures, last_error, fence, owner FROM tickwright.fanout_cursors WHERE entity_code = $1"
+)
 
 
 @pytest.fixture

@@ -56,19 +56,6 @@ class EntityTask:
         return resolve_references(document, find)
 
 
-@dataclass(frozen=True, slots=True)
-class Postponed:
-    """The task was not run; it is run later, which is no failure. Only remote workers answer so.
-
-    Attributes:
-        by: How long to wait at least.
-        why: As it is counted: ``snoozed``, or ``no_worker``.
-    """
-
-    by: timedelta
-    why: str
-
-
 Handler: TypeAlias = Callable[[EntityTask], Awaitable[Any]]
 
 

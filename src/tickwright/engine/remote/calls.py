@@ -51,7 +51,7 @@ _log = structlog.get_logger("tickwright.remote")
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteCall:
+class CallRequest:
     """A call for a remote worker.
 
     Attributes:
@@ -93,9 +93,22 @@ class CallEnd(msgspec.Struct, frozen=True, kw_only=True):
         return SOON if self.wait_s is None else timedelta(seconds=self.wait_s)
 
     @property
-    def was_made(self) -> bool:
-        """Whether a worker has answered it, or had the time to."""
-        return self.outcome in {"complete", "fail", "throttled", "timeout"}
+    def postponed(self) -> "Postponed":
+        """When to make a call again that did not end with an answer of its own."""
+        return Postponed(self.wait, "snoozed" if self.outcome == "snooze" else "no_worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A poll or a task was not made; it is made later, which is no failure. Only remote workers answer so.
+
+    Attributes:
+        by: How long to wait at least.
+        why: As it is counted: ``snoozed``, or ``no_worker``.
+    """
+
+    by: timedelta
+    why: str
 
 
 GONE = CallEnd(outcome="gone")
@@ -106,7 +119,7 @@ _answer = msgspec.json.Decoder(dict[str, Any])
 class _Pending:
     ref: int
     token: int
-    call: RemoteCall
+    call: CallRequest
     end: "asyncio.Future[CallEnd]"
     is_handed_over: bool = False
     is_over: bool = False
@@ -155,7 +168,7 @@ class RemoteCalls(LoopService):
         """Return pools and names for which there is a live remote worker."""
         return [(pool, name) for one, pool, name in self._served if one == kind]
 
-    async def call(self, call: RemoteCall) -> CallEnd:
+    async def call(self, call: CallRequest) -> CallEnd:
         """Hand a call over, and return how it ended. A caller that is cancelled withdraws it."""
         end: asyncio.Future[CallEnd] = asyncio.get_running_loop().create_future()
         pending = _Pending(next(self._refs), self._session.token, call, end)

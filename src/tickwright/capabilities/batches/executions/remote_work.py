@@ -16,7 +16,7 @@ from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.executions.work import BatchChunk, ranges
 from tickwright.domain.errors import Contended, Rejected
 from tickwright.domain.time_texts import parse_duration
-from tickwright.engine.remote.calls import PAYLOAD_CHARS_MAX, CallEnd, RemoteCall, RemoteCalls, pool_of
+from tickwright.engine.remote.calls import PAYLOAD_CHARS_MAX, CallEnd, CallRequest, RemoteCalls, pool_of
 from tickwright.ports.batches import BatchWork, OpenChunk, PlannedChunk, Run
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -79,7 +79,7 @@ class RemoteBatchWork:
         batch_chunk, run = BatchChunk(chunk, self._audiences), chunk.run
         timeout = parse_duration(run.definition.get("timeout") or TIMEOUT)
         payload = await _payload(batch_chunk, has_audience=run.definition.get("audience") is not None)
-        call = RemoteCall(KIND, self._pool, run.name, payload, timeout, PATIENCE)
+        call = CallRequest(KIND, self._pool, run.name, payload, timeout, PATIENCE)
         result = _result_of(await self._calls.call(call), timeout)
         for action in result.actions:
             batch_chunk.act(action.client_id, action.payload)

@@ -31,10 +31,11 @@ from tickwright.capabilities.fanout.consumer.task_run import (
     TaskRunner,
     timed_out_lately,
 )
-from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry, Postponed
+from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import Task, read_task
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.message_versions import FutureVersionError
+from tickwright.engine.remote.calls import Postponed
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
 from tickwright.observe.metrics import Sample

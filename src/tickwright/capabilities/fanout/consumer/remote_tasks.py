@@ -6,11 +6,11 @@ is in the message: its secrets stay references, because a secret is resolved onl
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from tickwright.capabilities.fanout.handlers import EntityTask, Handler, Postponed
-from tickwright.engine.remote.calls import CallEnd, RemoteCall, RemoteCalls, pool_of
+from tickwright.capabilities.fanout.handlers import EntityTask, Handler
+from tickwright.engine.remote.calls import CallEnd, CallRequest, RemoteCalls, pool_of
 from tickwright.partners.outcomes import Failed, Throttled
 from tickwright.ports.fanout import TIMED_OUT
 
@@ -43,7 +43,7 @@ class RemoteTask:
             "run_fence": task.fence,
         }
         text = json.dumps(payload, ensure_ascii=False)
-        return result_of(await self.calls.call(RemoteCall(KIND, self.pool, task.task_type, text, task.timeout)))
+        return result_of(await self.calls.call(CallRequest(KIND, self.pool, task.task_type, text, task.timeout)))
 
 
 class RemoteTasks:
@@ -58,7 +58,7 @@ class RemoteTasks:
         return RemoteTask(self._calls, pool) if pool and self._calls.serves(KIND, target, module) else None
 
 
-def result_of(end: CallEnd) -> Any:  # noqa: PLR0911  one for each end
+def result_of(end: CallEnd) -> Any:
     """Return the result of a task that a remote worker has run. Pure."""
     match end.outcome:
         case "complete":
@@ -71,10 +71,8 @@ def result_of(end: CallEnd) -> Any:  # noqa: PLR0911  one for each end
             return Failed(TIMED_OUT)
         case "lost":
             return Failed("lost: the remote worker was lost while it ran the task")
-        case "snooze":
-            return Postponed(end.wait, "snoozed")
-        case _:
-            return Postponed(timedelta(seconds=1), "no_worker")
+        case _:  # snoozed, or no worker has answered
+            return end.postponed
 
 
 def _instant(at: datetime | None) -> str | None:

@@ -11,9 +11,10 @@ from typing import TypeAlias
 import structlog
 
 from tickwright.capabilities.fanout.consumer.snapshot import ConsumerSnapshot
-from tickwright.capabilities.fanout.handlers import EntityTask, Handler, Postponed
+from tickwright.capabilities.fanout.handlers import EntityTask, Handler
 from tickwright.capabilities.fanout.messages import Task
 from tickwright.domain.secrets import Destination, ResolvedSecrets, Secrets, SecretsFor
+from tickwright.engine.remote.calls import Postponed
 from tickwright.engine.tasks import is_final_cancel, take_cancels_back
 from tickwright.partners.contract import PartnerContract
 from tickwright.partners.outcomes import Answered, Failed, Throttled, raised, returned

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from tickwright.capabilities.polling.trackers.requests import STATUS_CHARS_MAX
 from tickwright.domain.errors import Rejected, storable
 from tickwright.engine.registry import Registry
+from tickwright.engine.remote.calls import Postponed
 from tickwright.partners.outcomes import Failed, Throttled
 
 EVENTS_MAX = 100
@@ -117,17 +118,6 @@ def _events_of(given: Iterable[ScanEvent]) -> tuple[ScanEvent, ...]:
 
 def _invalid(problem: str) -> Rejected:
     return Rejected("invalid_answer", problem)
-
-
-@dataclass(frozen=True, slots=True)
-class Postponed:
-    """The partner was not called; the poll is made later, which is no failure. Only remote workers answer so.
-
-    Attributes:
-        by: How long to wait at least.
-    """
-
-    by: timedelta
 
 
 Result: TypeAlias = Answer | Throttled | Failed | Postponed

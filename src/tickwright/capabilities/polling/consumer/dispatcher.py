@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import structlog
 
-from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Poll, Postponed, Result
+from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Poll, Result
 from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, GroupWork, ResultWriter
 from tickwright.capabilities.polling.polls import poll_id
 from tickwright.domain.retries import RetryPolicy
+from tickwright.engine.remote.calls import Postponed
 from tickwright.engine.tasks import cancel_safe, end_task, is_final_cancel, is_set_within
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets

@@ -10,14 +10,14 @@ The poll, its permit, its retries and the limits of the partner stay with the co
 """
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
-from tickwright.capabilities.polling.consumer.courier import Answer, Poll, Postponed, Result, ScanEvent
+from tickwright.capabilities.polling.consumer.courier import Answer, Poll, Result, ScanEvent
 from tickwright.domain.errors import Rejected
-from tickwright.engine.remote.calls import CallEnd, RemoteCall, RemoteCalls
+from tickwright.engine.remote.calls import CallEnd, CallRequest, RemoteCalls
 from tickwright.observe.logs import without_secrets
 from tickwright.partners.outcomes import Failed, Throttled, returned
 
@@ -60,7 +60,7 @@ class RemoteCourier:
             "partner": poll.partner,
             "due_at": poll.due_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
         }
-        call = RemoteCall(KIND, self._pool, self._name, json.dumps(payload), poll.timeout)
+        call = CallRequest(KIND, self._pool, self._name, json.dumps(payload), poll.timeout)
         return result_of(await self._calls.call(call))
 
 
@@ -75,10 +75,8 @@ def result_of(end: CallEnd) -> Result:
             return _returned(Failed(f"{end.code}: {end.message}"))
         case "timeout":
             return Failed("timeout")
-        case "snooze":
-            return Postponed(end.wait)
-        case _:  # no worker has answered
-            return Postponed(timedelta(seconds=1))
+        case _:  # snoozed, or no worker has answered
+            return end.postponed
 
 
 def _answer_of(value: Any) -> Answer | Failed:
