@@ -140,7 +140,8 @@ class Modules(AuditedRows[ModuleView]):
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
         """
-        return await self.set(name, msgspec.structs.asdict(request), caller=caller)
+        settings = {**msgspec.structs.asdict(request), "target": request.target or ""}
+        return await self.set(name, settings, caller=caller)
 
     async def set(
         self, name: str, settings: Mapping[str, Any], *, caller: Caller, set_by: str = "operator"

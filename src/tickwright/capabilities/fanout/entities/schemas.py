@@ -174,8 +174,8 @@ class ModuleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     timeout: Annotated[str, Meta(examples=["60s"], description="Of one run, from 10ms to 25m")] = "60s"
     gated: bool = False
     target: Annotated[
-        str, Meta(examples=["remote:ocpi"], description="remote:POOL: remote workers run it; empty: a function does")
-    ] = ""
+        str | None, Meta(examples=["remote:ocpi"], description="remote:POOL: remote workers run it, not a function")
+    ] = None
 
 
 class NewEntity(msgspec.Struct, frozen=True):

@@ -197,7 +197,7 @@ class RemoteHeartbeat(msgspec.Struct, forbid_unknown_fields=True):
     held: RemoteAttempts = []
 
 
-class RemoteStop(msgspec.Struct, frozen=True):
+class RemoteStop(msgspec.Struct, frozen=True, omit_defaults=True):
     """An attempt that must stop.
 
     Drop it where the reason is ``lost``, because the worker does not hold it, or ``timeout``, because the server has

@@ -818,7 +818,7 @@ export interface paths {
         put?: never;
         /**
          * Worker Claim
-         * @description Return due jobs; see ``RemoteClaimer.claim``.
+         * @description Return due jobs, and polls, tasks and chunks that wait; see ``RemoteClaimer.claim``.
          */
         post: operations["worker_claim_v1_worker_claim_post"];
         delete?: never;
@@ -2543,6 +2543,36 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/batches/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Batch
+         * @description Return one: its definition, and its next five occurrences.
+         */
+        get: operations["get_batch_v1_batches__name__get"];
+        /**
+         * Put Batch
+         * @description Create a batch for remote workers, or replace its definition: a new version. `target` is `remote:POOL`.
+         *
+         *     With `version` in the body, a put is refused (409) unless that is the newest version.
+         */
+        put: operations["put_batch_v1_batches__name__put"];
+        post?: never;
+        /**
+         * Delete Batch
+         * @description Delete a batch with its versions, executions and actions; 409 while an execution is open.
+         */
+        delete: operations["delete_batch_v1_batches__name__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/campaigns/{name}/versions": {
         parameters: {
             query?: never;
@@ -2695,26 +2725,6 @@ export interface paths {
          * @description List them by name, with the next occurrence and the last execution of each.
          */
         get: operations["list_batches_v1_batches_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/batches/{name}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Batch
-         * @description Return one: its definition, and its next five occurrences.
-         */
-        get: operations["get_batch_v1_batches__name__get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -4579,6 +4589,7 @@ export interface components {
             every: string;
             timeout: string;
             gated: boolean;
+            target: string | null;
             set_by: string;
             paused_at: string | null;
             created_at: string;
@@ -4605,12 +4616,19 @@ export interface components {
             timeout?: string;
             /** @default false */
             gated?: boolean;
+            /**
+             * @description remote:POOL: remote workers run it; empty: a function does
+             * @default
+             * @example remote:ocpi
+             */
+            target?: string;
         };
         /**
          * ModuleView
          * @description A module: what entities are polled for.
          *
          *         Attributes:
+         *             target: ``remote:POOL`` if remote workers run it; none for a program's function.
          *             gated: Published only by schedulers that have ``ENABLE_<NAME>_POLLING=true`` in their environment.
          *             set_by: ``default``, ``app``, ``operator`` or ``sql``; a program replaces the first two only.
          *             paused_at: Since when no entity is polled for it.
@@ -4620,6 +4638,7 @@ export interface components {
             every: string;
             timeout: string;
             gated: boolean;
+            target: string | null;
             set_by: string;
             paused_at: string | null;
             created_at: string;
@@ -5149,7 +5168,8 @@ export interface components {
          * @description A partner, and the state that all processes share.
          *
          *         Attributes:
-         *             called_by: ``function`` of a live consumer, else ``http`` when the settings have it; null when neither.
+         *             called_by: ``remote`` workers of the target or the ``function`` of a live consumer, else ``http`` when the
+         *                 settings have it; null without any.
          *             breaker: ``closed``, ``open`` (no calls until ``open_until``) or ``half_open`` (single trial calls).
          *             blocked_until: End of the silence that the partner requested (``Retry-After``).
          */
@@ -5419,11 +5439,18 @@ export interface components {
         };
         /**
          * RemoteAttempt
-         * @description One attempt of one job: what every call about it carries.
+         * @description One attempt of one job, or one poll, task or chunk: what every call about it carries.
+         *
+         *         Ids are unique among all kinds.
          */
         RemoteAttempt: {
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteAttemptList
@@ -5452,16 +5479,21 @@ export interface components {
             outcome: "cancelled";
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteClaim
-         * @description A request for jobs.
+         * @description A request for work.
          *
          *         Attributes:
          *             claim: A number that rises by one with each claim of the session, beginning at 1.
-         *             max: At most so many jobs.
-         *             wait: How long the answer may wait for a job, at most 60 s.
-         *             types: Some of the types of the registration; all of them by default.
+         *             max: At most so many jobs and other calls together.
+         *             wait: How long the answer may wait for one, at most 60 s.
+         *             types: Jobs of some of the types of the registration, and nothing else; everything by default.
          *             held: After a claim without an answer: every attempt that the worker knows of. The server then refuses claims of
          *                 lower numbers, and releases what the session holds besides these, without counting an attempt. Send it only
          *                 while no other claim of the session is under way.
@@ -5488,14 +5520,14 @@ export interface components {
         RemoteClose: Record<string, unknown>;
         /**
          * RemoteClosed
-         * @description How many jobs were released, which the worker still held.
+         * @description How many jobs and other calls were released, which the worker still held.
          */
         RemoteClosed: {
             released: number;
         };
         /**
          * RemoteComplete
-         * @description The attempt succeeded; ``result`` is kept with the job.
+         * @description The attempt succeeded. ``result`` is kept with the job; a poll or a chunk has one of its own form.
          */
         RemoteComplete: {
             /** @enum {unknown} */
@@ -5503,6 +5535,11 @@ export interface components {
             result?: unknown;
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteFail
@@ -5522,6 +5559,11 @@ export interface components {
             retry_after?: string | null;
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteHeartbeat
@@ -5561,11 +5603,13 @@ export interface components {
         };
         /**
          * RemoteJobs
-         * @description The jobs of a claim; ``drain``: claim no more, finish what runs, and close the session.
+         * @description What a claim has found; ``drain``: claim no more, finish what runs, and close the session.
          */
         RemoteJobs: {
             jobs: components["schemas"]["RemoteJob"][];
             drain: boolean;
+            /** @default [] */
+            calls: components["schemas"]["RemoteWork"][];
         };
         /**
          * RemoteProgress
@@ -5582,6 +5626,11 @@ export interface components {
             id: string;
             fence: string;
             progress: unknown;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteRecorded
@@ -5622,8 +5671,11 @@ export interface components {
          *
          *         Attributes:
          *             name: For operators, such as ``host:pid``.
-         *             pool: It works types whose target is ``remote:POOL``.
-         *             types: The types that it has handlers for.
+         *             pool: It works what has the target ``remote:POOL``.
+         *             types: The task types that it has handlers for.
+         *             partners: The partners that it polls for trackers.
+         *             modules: The modules whose tasks it runs for entities.
+         *             batches: The batches whose chunks it works on.
          *             client: The client and its version, for operators.
          *             lease: After so long without a heartbeat the worker is lost; that of the process by default.
          *             protocol: The version of this protocol.
@@ -5631,7 +5683,14 @@ export interface components {
         RemoteRegistration: {
             name: string;
             pool: string;
-            types: string[];
+            /** @default [] */
+            types?: string[];
+            /** @default [] */
+            partners?: string[];
+            /** @default [] */
+            modules?: string[];
+            /** @default [] */
+            batches?: string[];
             /** @default  */
             client?: string;
             /** @default null */
@@ -5652,6 +5711,11 @@ export interface components {
             started?: boolean;
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteRenewal
@@ -5675,11 +5739,11 @@ export interface components {
          * @description How attempts ended; each job at most once.
          */
         RemoteResults: {
-            results: (components["schemas"]["RemoteComplete"] | components["schemas"]["RemoteFail"] | components["schemas"]["RemoteSnooze"] | components["schemas"]["RemoteRelease"] | components["schemas"]["RemoteCancel"])[];
+            results: (components["schemas"]["RemoteComplete"] | components["schemas"]["RemoteFail"] | components["schemas"]["RemoteThrottled"] | components["schemas"]["RemoteSnooze"] | components["schemas"]["RemoteRelease"] | components["schemas"]["RemoteCancel"])[];
         };
         /**
          * RemoteSnooze
-         * @description The job is to be called again after ``wait``; costs no attempt.
+         * @description It is to be called again after ``wait``; costs no attempt.
          */
         RemoteSnooze: {
             /** @enum {unknown} */
@@ -5691,6 +5755,11 @@ export interface components {
             wait: string;
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteStop
@@ -5704,6 +5773,31 @@ export interface components {
             fence: string;
             /** @enum {unknown} */
             reason: "cancelled" | "lost" | "timeout";
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind: "chunk" | "job" | "poll" | "task";
+        };
+        /**
+         * RemoteThrottled
+         * @description The partner of a poll or of a task requests silence: no process calls it before ``retry_after`` is over.
+         */
+        RemoteThrottled: {
+            /** @enum {unknown} */
+            outcome: "throttled";
+            /**
+             * @description A number with its unit: d h m s ms
+             * @example 30s
+             */
+            retry_after: string;
+            id: string;
+            fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteType
@@ -5713,6 +5807,25 @@ export interface components {
             name: string;
             /** @enum {unknown} */
             state: "other_target" | "ready" | "unknown" | "waits";
+        };
+        /**
+         * RemoteWork
+         * @description One poll of a tracker, task of an entity or chunk of a batch, to be made for a consumer.
+         *
+         *         Attributes:
+         *             name: Of the partner, module or batch.
+         *             payload: See docs/worker-protocol.md for the fields of each kind.
+         *             timeout_ms: How long it may take from now on. The server enforces it, too, a little later.
+         *             fence: Rises with every claim of this call.
+         */
+        RemoteWork: {
+            id: string;
+            /** @enum {unknown} */
+            kind: "chunk" | "poll" | "task";
+            name: string;
+            payload: unknown;
+            timeout_ms: number;
+            fence: string;
         };
         /**
          * Replay
@@ -6431,6 +6544,15 @@ export interface components {
         StoredAccount: {
             account: components["schemas"]["AccountView"];
             created: boolean;
+        };
+        /**
+         * StoredBatch
+         * @description The answer to a put; ``changed`` is false for an equal definition, which makes no new version.
+         */
+        StoredBatch: {
+            batch: components["schemas"]["BatchDetail"];
+            created: boolean;
+            changed: boolean;
         };
         /**
          * StoredCampaign
@@ -18878,6 +19000,263 @@ export interface operations {
             };
         };
     };
+    get_batch_v1_batches__name__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_batch_v1_batches__name__put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": Record<string, unknown>;
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredBatch"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredBatch"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_batch_v1_batches__name__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_versions_v1_campaigns__name__versions_get: {
         parameters: {
             query?: {
@@ -19478,82 +19857,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_BatchView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is unavailable; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_batch_v1_batches__name__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BatchDetail"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
