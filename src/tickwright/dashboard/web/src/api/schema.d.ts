@@ -4617,11 +4617,11 @@ export interface components {
             /** @default false */
             gated?: boolean;
             /**
-             * @description remote:POOL: remote workers run it; empty: a function does
-             * @default
+             * @description remote:POOL: remote workers run it, not a function
+             * @default null
              * @example remote:ocpi
              */
-            target?: string;
+            target?: string | null;
         };
         /**
          * ModuleView
