@@ -328,12 +328,16 @@ async def test_the_suite_notices_a_missing_fence(
             await check(sited)
 
 
-async def test_calls_are_metrics_of_their_consumer(sited: tuple[RemoteSite, WorkKind]) -> None:
-    """By kind and outcome, and how many wait."""
+async def test_operators_see_calls(sited: tuple[RemoteSite, WorkKind]) -> None:
+    """The list has each with its worker and its progress; metrics count them by kind and outcome."""
     site, kind = sited
     worker = await register(site.client, **kind.registration)
     await kind.begin(site)
     found = await claim_one(worker)
+    await worker.said("progress", {"jobs": [{**of(found), "progress": {"done": 0.5}}]})
+    [shown_call] = (await site.client.get("/v1/remote-calls")).json["items"]
+    assert (shown_call["id"], shown_call["kind"], shown_call["worker"]) == (found["id"], kind.kind, worker.id)
+    assert (shown_call["progress"], shown_call["began_at"] is not None) == ({"done": 0.5}, True)
     calls: RemoteCalls = site.calls
     samples = {(one.name, one.labels): one.value for one in calls.samples()}
     assert samples["tickwright_remote_pending_calls", ()] == 1

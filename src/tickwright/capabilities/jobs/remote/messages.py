@@ -4,6 +4,7 @@ Version 1. Within a version, answers may get new fields, which clients ignore, a
 Anything else is a new version, which a client asks for when it registers. See docs/worker-protocol.md.
 """
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -172,6 +173,34 @@ class RemoteJobs(msgspec.Struct, frozen=True):
     jobs: list[RemoteJob]
     drain: bool
     calls: list[RemoteWork] = []
+
+
+class RemoteCallView(msgspec.Struct, frozen=True, kw_only=True):
+    """A poll, task or chunk that a consumer has handed over, for operators.
+
+    Attributes:
+        name: Of the partner, module or batch.
+        worker: The session of the remote worker that makes it; none while it waits for one.
+        deadline_at: It ends then at the latest.
+        progress: As its worker has reported it last.
+    """
+
+    id: int
+    kind: Literal["poll", "task", "chunk"]
+    pool: str
+    name: str
+    worker: int | None
+    worker_name: str | None
+    began_at: datetime | None
+    deadline_at: datetime
+    progress: Any
+    fence: int
+
+
+class RemoteCallList(msgspec.Struct, frozen=True):
+    """Calls, the oldest first; 1,000 at most."""
+
+    items: list[RemoteCallView]
 
 
 class RemoteAttemptList(msgspec.Struct, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ from fastapi.responses import Response
 from tickwright.capabilities.jobs.remote.messages import (
     BODY_BYTES_MAX,
     SESSION_HEADER,
+    RemoteCallList,
     RemoteRegistered,
     RemoteRegistration,
 )
@@ -51,6 +52,11 @@ def worker_routes(workers: RemoteWorkers, gate: Gate) -> APIRouter:
     async def register_worker(request: Request, caller: works) -> Response:
         """Open the session of a remote worker. Its secret is shown only in this response."""
         return answer(await workers.register(await gate.read_bytes(request), caller), 201)
+
+    @router.get("/v1/remote-calls", dependencies=[Depends(gate.allow(Role.OPERATOR))], **answers(RemoteCallList))
+    async def list_remote_calls() -> Response:
+        """List polls, tasks and chunks that consumers have handed over: by whom each is made, and how far it is."""
+        return answer(await workers.calls())
 
     for name, call in CALLS.items():
         _add(router, workers, gate, name, call)

@@ -10,6 +10,8 @@ from tickwright.capabilities.jobs.remote.claims import RemoteClaimer
 from tickwright.capabilities.jobs.remote.messages import (
     RemoteAttemptList,
     RemoteBegun,
+    RemoteCallList,
+    RemoteCallView,
     RemoteClaim,
     RemoteClose,
     RemoteClosed,
@@ -28,6 +30,7 @@ from tickwright.capabilities.jobs.remote.messages import (
 from tickwright.capabilities.jobs.remote.sessions import SQL, RemoteSession, RemoteSessions
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.domain.strict_json import decode
+from tickwright.engine.remote.calls import SQL as CALLS_SQL
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.ports.caller import Caller
 from tickwright.ports.service import NO_PROBE, Probe
@@ -36,6 +39,7 @@ from tickwright.store.pool import Pool
 TIMEOUT_GRACE = timedelta(seconds=2)
 """How much longer than its timeout an attempt may run before the server ends it; its client ends it first."""
 
+LISTED_MAX = 1000
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -74,6 +78,14 @@ class RemoteWorkers:
         asked = decode(body, _DECODERS[name])
         session = await self.sessions.of(headers)
         return await CALLS[name].call(self, session, asked)
+
+    async def calls(self) -> RemoteCallList:
+        """Return the calls of consumers that wait or run."""
+        rows = await self._pool.fetch(CALLS_SQL["list_calls"], LISTED_MAX)
+        progress = [None if row["progress"] is None else msgspec.Raw(row["progress"].encode()) for row in rows]
+        return RemoteCallList(
+            [RemoteCallView(**{**row, "progress": value}) for row, value in zip(rows, progress, strict=True)]
+        )
 
     async def claim(self, session: RemoteSession, body: RemoteClaim) -> RemoteJobs:
         """Return due jobs, and polls, tasks and chunks that wait; see ``RemoteClaimer.claim``."""

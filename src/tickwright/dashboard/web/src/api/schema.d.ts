@@ -807,6 +807,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/remote-calls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Remote Calls
+         * @description List polls, tasks and chunks that consumers have handed over: by whom each is made, and how far it is.
+         */
+        get: operations["list_remote_calls_v1_remote_calls_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/worker/claim": {
         parameters: {
             query?: never;
@@ -5469,6 +5489,36 @@ export interface components {
             begins: number[];
             lost: number[];
             locked: number[];
+        };
+        /**
+         * RemoteCallList
+         * @description Calls, the oldest first; 1,000 at most.
+         */
+        RemoteCallList: {
+            items: components["schemas"]["RemoteCallView"][];
+        };
+        /**
+         * RemoteCallView
+         * @description A poll, task or chunk that a consumer has handed over, for operators.
+         *
+         *         Attributes:
+         *             name: Of the partner, module or batch.
+         *             worker: The session of the remote worker that makes it; none while it waits for one.
+         *             deadline_at: It ends then at the latest.
+         *             progress: As its worker has reported it last.
+         */
+        RemoteCallView: {
+            id: string;
+            /** @enum {unknown} */
+            kind: "chunk" | "poll" | "task";
+            pool: string;
+            name: string;
+            worker: string | null;
+            worker_name: string | null;
+            began_at: string | null;
+            deadline_at: string;
+            progress: unknown;
+            fence: string;
         };
         /**
          * RemoteCancel
@@ -10713,6 +10763,80 @@ export interface operations {
             };
             /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_remote_calls_v1_remote_calls_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteCallList"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
