@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -278,5 +281,112 @@ func TestLostSession(t *testing.T) {
 	}
 	if reason := <-reasons; reason != ErrLost {
 		t.Fatal(reason)
+	}
+}
+
+// transport counts requests that wait for a job; as an earlier release it refuses them.
+type transport struct {
+	earlier bool
+	waits   atomic.Int64
+	gets    atomic.Int64
+}
+
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodGet {
+		t.gets.Add(1)
+	}
+	if request.URL.Query().Has("wait") {
+		t.waits.Add(1)
+		if t.earlier {
+			body := `{"status": 400, "code": "unknown_parameter", "detail": "no parameter 'wait'"}`
+			return &http.Response{StatusCode: 400, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: request}, nil
+		}
+	}
+	return http.DefaultTransport.RoundTrip(request)
+}
+
+// A result is waited for with one request, however long the job takes; an earlier server is asked again and again.
+func TestWait(t *testing.T) {
+	for _, earlier := range []bool{false, true} {
+		counted := &transport{earlier: earlier}
+		c, ctx := client(t, WithHTTPClient(&http.Client{Transport: counted})), within(t, 60*time.Second)
+		id := schedule(t, c, NewJob{Type: "client.echo", Payload: payload{N: 1}})
+		ended := make(chan error, 1)
+		var got payload
+		go func() { ended <- c.Wait(ctx, id, &got) }()
+		eventually(t, func() bool { return counted.waits.Load() == 1 })
+		w := &Worker{Client: client(t)}
+		Handle(w, "client.echo", func(_ context.Context, _ *Job, p payload) (payload, error) { return payload{N: p.N + 1}, nil })
+		stop := working(t, w)
+		if err := <-ended; err != nil || got.N != 2 {
+			t.Fatal(got, err)
+		}
+		stop()
+		if counted.waits.Load() != 1 || (!earlier && counted.gets.Load() != 1) {
+			t.Fatal(earlier, counted.waits.Load(), counted.gets.Load())
+		}
+	}
+}
+
+type hub struct {
+	URL string `json:"url"`
+}
+
+type entry struct {
+	Amount int `json:"amount"`
+}
+
+// Polls, tasks and chunks are worked by one worker, and each says by its error what follows. The server of the tests has
+// one piece of work of each kind, and checks what has become of it.
+func TestCalls(t *testing.T) {
+	var polls, tasks, chunks atomic.Int64
+	polled, ran, worked := make(chan Poll, 1), make(chan EntityTask[hub], 1), make(chan BatchChunk[entry], 1)
+	w := &Worker{Client: client(t), Concurrency: 4}
+	HandlePolls(w, "client.partner", func(ctx context.Context, poll Poll) (Answer, error) {
+		if polls.Add(1) == 1 {
+			return Answer{}, Throttled(time.Second)
+		}
+		if held, err := poll.Progress(ctx, map[string]int{"asked": 1}); err != nil || !held {
+			t.Error(held, err)
+		}
+		polled <- poll
+		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		return Answer{Status: "picked_up", At: at, Events: []ScanEvent{{At: at, Text: "hub"}}}, nil
+	})
+	HandleTasks(w, "CLIENT_TASK", func(_ context.Context, task EntityTask[hub]) error {
+		switch tasks.Add(1) {
+		case 1:
+			return Snooze(100 * time.Millisecond)
+		case 2:
+			return errors.New("no route")
+		}
+		ran <- task
+		return nil
+	})
+	HandleChunks(w, "client.chunk", func(_ context.Context, chunk BatchChunk[entry]) (ChunkResult, error) {
+		chunks.Add(1)
+		var result ChunkResult
+		for _, member := range chunk.Members {
+			if member.Fields.Amount > 10 {
+				result.Actions = append(result.Actions, Action{ClientID: member.ID, Payload: member.Fields})
+			}
+		}
+		result.Skipped = []Skipped{{ClientID: "1", Problem: "too small"}}
+		worked <- chunk
+		return result, nil
+	})
+	stop := working(t, w)
+	if poll := <-polled; poll.ExternalID != "T1" || poll.AccountID != "shop" || poll.Partner != "client.partner" || poll.DueAt.IsZero() {
+		t.Fatal(poll)
+	}
+	if task := <-ran; task.EntityCode != "HUB-1" || task.Party.URL != "https://hub.example" || task.LastExecutedAt != nil {
+		t.Fatal(task)
+	}
+	if chunk := <-worked; chunk.Batch != "client.chunk" || len(chunk.Members) != 3 || chunk.Members[2].ID != "3" {
+		t.Fatal(chunk)
+	}
+	stop()
+	if polls.Load() != 2 || tasks.Load() != 3 || chunks.Load() != 1 {
+		t.Fatal(polls.Load(), tasks.Load(), chunks.Load())
 	}
 }

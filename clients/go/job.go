@@ -52,6 +52,10 @@ type Job struct {
 	ExecuteAt   time.Time       `json:"execute_at"`
 	Traceparent string          `json:"traceparent"`
 
+	// Of polls, tasks and chunks, whose handlers get a [Poll], an [EntityTask] or a [BatchChunk].
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+
 	TimeoutMS int64 `json:"timeout_ms"`
 	StartInMS int64 `json:"start_in_ms"`
 	Begin     bool  `json:"begin"`
@@ -72,6 +76,8 @@ func (j *Job) StopReason() error {
 	return j.reason
 }
 
+func (j *Job) attempt() attempt { return attempt{j.ID, j.Fence, j.Kind} }
+
 func (j *Job) stop(reason error) {
 	j.mutex.Lock()
 	if j.reason == nil {
@@ -87,6 +93,9 @@ func (j *Job) stop(reason error) {
 // Progress writes the job's progress, any JSON. It reports whether this worker still holds the job.
 func (j *Job) Progress(ctx context.Context, value any) (bool, error) {
 	item := map[string]any{"id": j.ID, "fence": j.Fence, "progress": value}
+	if j.Kind != "" {
+		item["kind"] = j.Kind
+	}
 	var answer struct{ Done int }
 	err := j.session.call(ctx, "progress", map[string]any{"jobs": []any{item}}, &answer)
 	return answer.Done == 1, err

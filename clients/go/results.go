@@ -10,6 +10,7 @@ import (
 type result struct {
 	ID         int64           `json:"id"`
 	Fence      int64           `json:"fence"`
+	Kind       string          `json:"kind,omitempty"`
 	Outcome    string          `json:"outcome"`
 	Result     json.RawMessage `json:"result,omitempty"`
 	Code       string          `json:"code,omitempty"`
@@ -27,6 +28,7 @@ func resultOf(job *Job, value any, err error) result {
 	var fail failError
 	var retry retryError
 	var snooze snoozeError
+	var throttled throttledError
 	switch {
 	case reason == ErrTimeout:
 		return failed(fmt.Sprintf("stopped after %d ms", job.TimeoutMS), "timeout")
@@ -42,6 +44,12 @@ func resultOf(job *Job, value any, err error) result {
 		return result{Outcome: "release", Started: true}
 	case errors.As(err, &snooze):
 		return result{Outcome: "snooze", Wait: durationText(snooze.wait)}
+	case errors.As(err, &throttled) && (job.Kind == kindPoll || job.Kind == kindTask):
+		return result{Outcome: "throttled", RetryAfter: durationText(throttled.after)}
+	case errors.As(err, &throttled):
+		found := failed(err.Error(), "throttled")
+		found.RetryAfter = durationText(throttled.after)
+		return found
 	case errors.As(err, &fail):
 		found := failed(err.Error(), "handler_failed")
 		found.Final = true
@@ -62,7 +70,7 @@ func failed(message, code string) result {
 }
 
 func (w *Worker) report(job *Job, ended result) {
-	ended.ID, ended.Fence, ended.session = job.ID, job.Fence, job.session
+	ended.ID, ended.Fence, ended.Kind, ended.session = job.ID, job.Fence, job.Kind, job.session
 	w.mutex.Lock()
 	w.busy--
 	if w.running[job.ID] == job {
@@ -168,6 +176,7 @@ func (w *Worker) refused(batch []result, problem *Error) {
 		return
 	}
 	refused := failed(problem.Detail, "result_refused")
-	refused.ID, refused.Fence, refused.session, refused.Final = batch[worst].ID, batch[worst].Fence, batch[worst].session, true
+	refused.ID, refused.Fence, refused.Kind = batch[worst].ID, batch[worst].Fence, batch[worst].Kind
+	refused.session, refused.Final = batch[worst].session, true
 	w.results[worst] = refused
 }

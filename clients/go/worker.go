@@ -19,17 +19,17 @@ const (
 	stopWithin     = 3 * time.Second
 )
 
-// Worker claims jobs of its types and runs their handlers. Set its fields before [Worker.Run].
+// Worker claims what it has handlers for (jobs, polls, tasks, chunks) and runs them. Set its fields before [Worker.Run].
 type Worker struct {
 	Client      *Client
-	Pool        string        // it works types whose target is remote:POOL
+	Pool        string        // it works what has the target remote:POOL
 	Concurrency int           // attempts at once; 10 by default, 1000 at the most
 	Name        string        // for operators; the host and the process by default
 	Lease       time.Duration // without a heartbeat for so long, others have its jobs; that of the server by default
 	Drain       time.Duration // how long attempts may take to end after the context of Run is done; 25 s by default
 	OnError     func(error)   // called with errors that the worker survives
 
-	handlers map[string]Handler
+	handlers map[handlerKey]Handler
 	mutex    sync.Mutex
 	running  map[int64]*Job
 	busy     int // handlers that have not returned, also those of a lost session
@@ -39,9 +39,12 @@ type Worker struct {
 	stopped  context.CancelFunc
 }
 
+type handlerKey struct{ kind, name string }
+
 type attempt struct {
-	ID    int64 `json:"id"`
-	Fence int64 `json:"fence"`
+	ID    int64  `json:"id"`
+	Fence int64  `json:"fence"`
+	Kind  string `json:"kind,omitempty"` // "" for a job
 }
 
 type session struct {
@@ -67,10 +70,25 @@ func (s *session) call(ctx context.Context, name string, body, answer any) error
 
 // Handle registers the handler of a task type, before [Worker.Run]; see also the function [Handle].
 func (w *Worker) Handle(taskType string, handler Handler) {
+	w.handle(kindJob, taskType, handler)
+}
+
+func (w *Worker) handle(kind, name string, handler Handler) {
 	if w.handlers == nil {
-		w.handlers = map[string]Handler{}
+		w.handlers = map[handlerKey]Handler{}
 	}
-	w.handlers[taskType] = handler
+	w.handlers[handlerKey{kind, name}] = handler
+}
+
+// names returns what it has handlers for, of one kind.
+func (w *Worker) names(kind string) []string {
+	names := []string{}
+	for key := range w.handlers {
+		if key.kind == kind {
+			names = append(names, key.name)
+		}
+	}
+	return names
 }
 
 // Run works until ctx is done or an operator drains the worker. Then it claims no more, waits for running attempts, and
@@ -108,11 +126,10 @@ func (w *Worker) register(ctx context.Context) (*session, error) {
 		host, _ := os.Hostname()
 		name = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
-	types := make([]string, 0, len(w.handlers))
-	for name := range w.handlers {
-		types = append(types, name)
+	body := map[string]any{
+		"name": name, "pool": w.Pool, "client": "tickwright-go/0.1.0", "types": w.names(kindJob),
+		"partners": w.names(kindPoll), "modules": w.names(kindTask), "batches": w.names(kindChunk),
 	}
-	body := map[string]any{"name": name, "pool": w.Pool, "types": types, "client": "tickwright-go/0.1.0"}
 	if w.Lease > 0 {
 		body["lease"] = durationText(w.Lease)
 	}
@@ -184,6 +201,7 @@ func (w *Worker) claim(ctx context.Context, s *session, room int) {
 	}
 	var answer struct {
 		Jobs  []*Job `json:"jobs"`
+		Calls []*Job `json:"calls"`
 		Drain bool   `json:"drain"`
 	}
 	if err := s.call(ctx, "claim", body, &answer); err != nil {
@@ -198,7 +216,7 @@ func (w *Worker) claim(ctx context.Context, s *session, room int) {
 	if answer.Drain {
 		w.stopped()
 	}
-	w.start(s, answer.Jobs)
+	w.start(s, append(answer.Jobs, answer.Calls...))
 }
 
 func (w *Worker) heartbeats(s *session) {
@@ -284,7 +302,7 @@ func (w *Worker) start(s *session, jobs []*Job) {
 		job.session = s
 		w.running[job.ID] = job
 		if job.Begin {
-			last = append(last, attempt{job.ID, job.Fence})
+			last = append(last, job.attempt())
 		}
 	}
 	w.mutex.Unlock()
@@ -331,9 +349,13 @@ func (w *Worker) attempt(ctx context.Context, job *Job) (value any, err error) {
 			err = fmt.Errorf("panic: %v", panicked)
 		}
 	}()
-	handler := w.handlers[job.Type]
+	key := handlerKey{kindJob, job.Type}
+	if job.Kind != "" {
+		key = handlerKey{job.Kind, job.Name}
+	}
+	handler := w.handlers[key]
 	if handler == nil {
-		return nil, Fail(fmt.Errorf("no handler for %s", job.Type))
+		return nil, Fail(fmt.Errorf("no handler for the %s %s", key.kind, key.name))
 	}
 	return handler(ctx, job)
 }
@@ -387,12 +409,12 @@ func (w *Worker) held(s *session) []attempt {
 	held := make([]attempt, 0, len(w.running)+len(w.results))
 	for _, job := range w.running {
 		if job.session == s {
-			held = append(held, attempt{job.ID, job.Fence})
+			held = append(held, job.attempt())
 		}
 	}
 	for _, one := range w.results {
 		if one.session == s {
-			held = append(held, attempt{one.ID, one.Fence})
+			held = append(held, attempt{one.ID, one.Fence, one.Kind})
 		}
 	}
 	return held

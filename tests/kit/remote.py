@@ -15,6 +15,7 @@ from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.listings import Operations
+from tickwright.engine.remote.calls import RemoteCalls
 from tickwright.ports.caller import Role
 from tickwright.process.node import Node
 
@@ -48,6 +49,11 @@ class RemoteWorker:
         jobs: list[dict[str, Any]] = (await self.said("claim", self.claim_body(most, wait, **more)))["jobs"]
         return jobs
 
+    async def claim_calls(self, most: int = 10, wait: str = "0s", **more: Any) -> list[dict[str, Any]]:
+        """Claim, and return the polls, tasks and chunks."""
+        calls: list[dict[str, Any]] = (await self.said("claim", self.claim_body(most, wait, **more)))["calls"]
+        return calls
+
     async def results(self, *results: Mapping[str, Any]) -> Any:
         """Report results."""
         return await self.said("results", {"results": list(results)})
@@ -57,9 +63,9 @@ class RemoteWorker:
         return RemoteWorker(client, self.session, self.registered)
 
 
-def of(job: Mapping[str, Any]) -> dict[str, int]:
-    """Return the attempt of a claimed job."""
-    return {"id": job["id"], "fence": job["fence"]}
+def of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attempt of a claimed job, poll, task or chunk."""
+    return {name: job[name] for name in ("id", "fence", "kind") if name in job}
 
 
 def ended(job: Mapping[str, Any], outcome: str = "complete", **more: Any) -> dict[str, Any]:
@@ -67,9 +73,18 @@ def ended(job: Mapping[str, Any], outcome: str = "complete", **more: Any) -> dic
     return {"outcome": outcome, **of(job), **more}
 
 
-async def register(client: Client, *types: str, lease: str = "8s", **more: Any) -> RemoteWorker:
-    """Register a worker for some types."""
-    body = {"name": "test:1", "pool": POOL, "types": list(types) or ["work"], "lease": lease, "client": "kit", **more}
+async def register(client: Client, *types: str, lease: str | None = None, **more: Any) -> RemoteWorker:
+    """Register a worker for some types, or for partners, modules or batches; then its lease is long by default."""
+    others = more.keys() & {"partners", "modules", "batches"}
+    named = list(types) or ([] if others else ["work"])
+    body = {
+        "name": "test:1",
+        "pool": POOL,
+        "types": named,
+        "lease": lease or ("5m" if others else "8s"),
+        "client": "kit",
+        **more,
+    }
     answer = await client.post("/v1/worker/register", body)
     assert answer.status == 201, answer.body
     return RemoteWorker(client, answer.json["session"], answer.json)
@@ -87,6 +102,13 @@ class RemoteSite:
         self.service = node.installation.context.ports.get(JobService)
         self.keys, self.admin = node.installation.context.ports.get(Operations).keys, ADMIN
         self.workers = node.installation.context.ports.get(RemoteWorkers)
+        self.pool = node.installation.context.pool
+
+    @property
+    def calls(self) -> RemoteCalls:
+        """The remote calls of this process's consumers."""
+        [found] = [one.service for one in self.node.supervisor._runners if isinstance(one.service, RemoteCalls)]
+        return found
 
     async def type(self, name: str = "work", **settings: Any) -> None:
         """Set up a type for remote workers."""
@@ -107,10 +129,12 @@ class RemoteSite:
 
 
 @asynccontextmanager
-async def remote_site(url: str, folder: Path, *roles: str, **settings: Any) -> AsyncIterator[RemoteSite]:
+async def remote_site(
+    url: str, folder: Path, *roles: str, config: str = "", program: Declarations | None = None, **settings: Any
+) -> AsyncIterator[RemoteSite]:
     """Run an api process in this one, with a task type ``work`` for remote workers."""
-    given = settings_of(url, folder, "", **settings)
-    async with running(given, Declarations(), "api", *roles) as node, aiohttp.ClientSession() as http:
+    given = settings_of(url, folder, config, **settings)
+    async with running(given, program or Declarations(), "api", *roles) as node, aiohttp.ClientSession() as http:
         await node.supervisor.started()
         assert node.api is not None
         keys = node.installation.context.ports.get(Operations).keys

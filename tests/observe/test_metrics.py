@@ -27,8 +27,12 @@ from tickwright.capabilities.jobs.metrics import remote_source, worker_source
 from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.capabilities.reports.plugin import source_of as report_source
+from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases, leases_source
 from tickwright.engine.outbox.relay import relay_source
+from tickwright.engine.remote.calls import RemoteCalls
+from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.observe.metrics import Sample, Source
 from tickwright.observe.metrics_page import MetricsPage, TickwrightCollector
 from tickwright.plugin import Registrations
@@ -234,6 +238,10 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
     tasks.queued = [0, 0]
     remote = RemoteWorkers(world.pool, lease=timedelta(seconds=8)).claims
     remote.results.counts["completed"] = 1
+    terms = LeaseTerms(timedelta(seconds=8), timedelta(seconds=1))
+    session_of = WorkerSession(world.pool, name="test", roles=[], version="0", terms=terms)
+    calls = RemoteCalls(world.pool, session_of, DirectConnection(None))
+    calls.counts["poll", "complete"] = 1
     sources: list[Source] = [
         lambda: consumer,
         readings,
@@ -246,6 +254,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
         lambda: counted,
         tasks.samples,
         remote_source(remote),
+        calls.samples,
     ]
     collector = TickwrightCollector([*sources, worker_source(WORKER)], METRICS)
     page = await MetricsPage(collector, readings.refresh).render()

@@ -1,8 +1,9 @@
 import { pause, type Client } from "./client.js";
 import { TickwrightError } from "./http.js";
 import { durationText, type AnyJobs, type Duration, type JobMap, type Payload, type Value } from "./types.js";
+import { callOf, Throttled, type BatchChunk, type ChunkResult, type ClaimedCall, type EntityTask, type Poll, type PollAnswer, type WorkKind } from "./work.js";
 
-/** Throw it when another attempt cannot help: the job fails at once. */
+/** Throw it when another attempt cannot help: the job, or the execution of the chunk, fails at once. */
 export class Fail extends Error {
   override readonly name = "Fail";
 }
@@ -52,7 +53,7 @@ export type Handler<P = unknown, R = unknown> = (job: Job<P>) => R | Promise<R>;
 
 export interface WorkerOptions<Jobs extends JobMap = AnyJobs> {
   client: Client<Jobs>;
-  /** It works types whose target is `remote:POOL`. */
+  /** It works what has the target `remote:POOL`. */
   pool: string;
   /** Attempts at once; 10 by default, 1000 at the most. */
   concurrency?: number;
@@ -69,9 +70,11 @@ export interface WorkerOptions<Jobs extends JobMap = AnyJobs> {
 interface Attempt {
   id: number;
   fence: number;
+  kind?: WorkKind;
 }
 
 interface Claimed extends Attempt {
+  kind?: "job";
   type: string;
   payload: unknown;
   attempt: number;
@@ -102,6 +105,10 @@ class Running {
   constructor(readonly attempt: Attempt) {}
 }
 
+type Work = Claimed | ClaimedCall;
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+type AnyHandler = (work: any) => unknown;
+
 const CLAIM_WAIT = "20s";
 const RESULTS_MAX = 500;
 const RESULT_BYTES_MAX = 150_000;
@@ -109,11 +116,11 @@ const RETRY_MS = 500;
 const LOCKED_MS = 1000;
 const ABORTED_MS = 3000;
 
-/** Claims jobs of its types and runs their handlers, until it is stopped. */
+/** Claims what it has handlers for (jobs, polls, tasks, chunks) and runs them, until it is stopped. */
 export class Worker<Jobs extends JobMap = AnyJobs> {
   readonly #options: WorkerOptions<Jobs>;
   readonly #concurrency: number;
-  readonly #handlers = new Map<string, Handler>();
+  readonly #handlers: Record<WorkKind, Map<string, AnyHandler>> = { job: new Map(), poll: new Map(), task: new Map(), chunk: new Map() };
   readonly #running = new Map<number, Running>();
   readonly #stopping = new AbortController();
   #session: Session | undefined;
@@ -130,7 +137,28 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
 
   /** Register the handler of a type, before `run`. What it returns is the job's result. */
   handle<Name extends keyof Jobs & string>(type: Name, handler: Handler<Payload<Jobs, Name>, Value<Jobs, Name> | void>): this {
-    this.#handlers.set(type, handler as Handler);
+    this.#handlers.job.set(type, handler);
+    return this;
+  }
+
+  /** Register the courier of a partner, before `run`: it polls the partner for one tracker, and returns the answer. */
+  poll(partner: string, handler: (poll: Poll) => PollAnswer | Promise<PollAnswer>): this {
+    this.#handlers.poll.set(partner, handler);
+    return this;
+  }
+
+  /** Register the handler of a module, before `run`: it runs to its end once per entity and window. */
+  task<Party = Record<string, unknown>>(module: string, handler: (task: EntityTask<Party>) => unknown): this {
+    this.#handlers.task.set(module, handler);
+    return this;
+  }
+
+  /** Register the handler of a batch, before `run`: what it returns completes the chunk. */
+  chunk<Fields = Record<string, unknown>>(
+    batch: string,
+    handler: (chunk: BatchChunk<Fields>) => ChunkResult | void | Promise<ChunkResult | void>,
+  ): this {
+    this.#handlers.chunk.set(batch, handler);
     return this;
   }
 
@@ -166,7 +194,10 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
         body: {
           name: this.#options.name ?? `${process.env["HOSTNAME"] ?? "node"}:${process.pid}`,
           pool: this.#options.pool,
-          types: [...this.#handlers.keys()],
+          types: [...this.#handlers.job.keys()],
+          partners: [...this.#handlers.poll.keys()],
+          modules: [...this.#handlers.task.keys()],
+          batches: [...this.#handlers.chunk.keys()],
           client: "tickwright-js/0.1.0",
           lease: this.#options.lease === undefined ? undefined : durationText(this.#options.lease),
         },
@@ -198,11 +229,11 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
     session.claims += 1;
     const body = { claim: session.claims, max: room, wait: CLAIM_WAIT, held: session.unsure ? this.#held() : undefined };
     try {
-      const answer = await this.#call<{ jobs: Claimed[]; drain: boolean }>(session, "claim", body, signal);
+      const answer = await this.#call<{ jobs: Claimed[]; calls: ClaimedCall[]; drain: boolean }>(session, "claim", body, signal);
       session.unsure = false;
       if (session.lost.signal.aborted) return;
       if (answer.drain) this.stop();
-      await this.#start(session, answer.jobs);
+      await this.#start(session, [...answer.jobs, ...answer.calls]);
     } catch (error) {
       session.unsure = true;
       if (signal.aborted) return;
@@ -258,35 +289,36 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
 
   // ---------------------------------------------------------------- attempts
 
-  async #start(session: Session, jobs: readonly Claimed[]): Promise<void> {
-    this.#busy += jobs.length;
-    for (const job of jobs) this.#running.set(job.id, new Running({ id: job.id, fence: job.fence }));
-    const last = jobs.filter((job) => job.begin).map((job) => ({ id: job.id, fence: job.fence }));
-    let begins = new Set<number>();
+  async #start(session: Session, works: readonly Work[]): Promise<void> {
+    this.#busy += works.length;
+    for (const work of works) this.#running.set(work.id, new Running(attemptOf(work)));
+    const last = works.filter(begins).map(attemptOf);
+    let begun = new Set<number>();
     if (last.length > 0) {
-      const begun = await this.#retried(() => this.#call<{ begins: number[] }>(session, "begin", { jobs: last }), session);
-      begins = new Set(begun?.begins);
+      const answer = await this.#retried(() => this.#call<{ begins: number[] }>(session, "begin", { jobs: last }), session);
+      begun = new Set(answer?.begins);
     }
-    for (const job of jobs) {
-      const running = this.#running.get(job.id);
+    for (const work of works) {
+      const running = this.#running.get(work.id);
       if (running === undefined || session.lost.signal.aborted) this.#busy -= 1;
-      else if (job.begin && !begins.has(job.id)) this.#report(session, running, { outcome: "release" });
-      else void this.#run(session, job, running);
+      else if (begins(work) && !begun.has(work.id)) this.#report(session, running, { outcome: "release" });
+      else void this.#run(session, work, running);
     }
   }
 
-  async #run(session: Session, claimed: Claimed, running: Running): Promise<void> {
+  async #run(session: Session, claimed: Work, running: Running): Promise<void> {
     const { signal } = running.controller;
-    if (claimed.start_in_ms > 0) await pause(claimed.start_in_ms);
+    if (isJob(claimed) && claimed.start_in_ms > 0) await pause(claimed.start_in_ms);
     const timer = setTimeout(() => running.controller.abort("timeout" satisfies StopReason), claimed.timeout_ms);
     let result: Record<string, unknown>;
     try {
-      const handler = this.#handlers.get(claimed.type);
-      if (handler === undefined) throw new Fail(`no handler for ${claimed.type}`);
-      const value = await handler(this.#job(session, claimed, signal));
+      const [kind, name] = isJob(claimed) ? (["job", claimed.type] as const) : ([claimed.kind, claimed.name] as const);
+      const handler = this.#handlers[kind].get(name);
+      if (handler === undefined) throw new Fail(`no handler for the ${kind} ${name}`);
+      const value = await handler(isJob(claimed) ? this.#job(session, claimed, signal) : callOf(claimed, this.#heldOf(session, claimed, signal)));
       result = { outcome: "complete", result: value };
     } catch (error) {
-      result = resultOf(error);
+      result = resultOf(error, claimed.kind ?? "job");
       if (signal.reason === "cancelled") result = { outcome: "cancelled" };
       if (signal.reason === "shutdown") result = { outcome: "release", started: true };
     } finally {
@@ -303,12 +335,18 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
       payload: claimed.payload,
       attempt: claimed.attempt,
       maxAttempts: claimed.max_attempts,
-      fence: claimed.fence,
       executeAt: new Date(claimed.execute_at),
       traceparent: claimed.traceparent,
+      ...this.#heldOf(session, claimed, signal),
+    };
+  }
+
+  #heldOf(session: Session, claimed: Work, signal: AbortSignal) {
+    return {
+      fence: claimed.fence,
       signal,
-      progress: async (value) => {
-        const jobs = [{ id: claimed.id, fence: claimed.fence, progress: value ?? null }];
+      progress: async (value: unknown): Promise<boolean> => {
+        const jobs = [{ ...attemptOf(claimed), progress: value ?? null }];
         const answer = await this.#call<{ done: number }>(session, "progress", { jobs });
         return answer.done === 1;
       },
@@ -322,7 +360,7 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
   }
 
   #held(): Attempt[] {
-    const unsent = this.#results.map(({ result }) => ({ id: result.id, fence: result.fence }));
+    const unsent = this.#results.map(({ result }) => attemptOf(result));
     return [...[...this.#running.values()].map((running) => running.attempt), ...unsent];
   }
 
@@ -390,10 +428,10 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
     const worst = batch.reduce((one, other) => (JSON.stringify(other).length > JSON.stringify(one).length ? other : one));
     const refused = this.#results.find(({ result }) => result === worst);
     if (refused === undefined) return;
-    const { id, fence } = worst;
+    const attempt = attemptOf(worst);
     const isRefusal = worst["code"] === "result_refused";
     if (isRefusal) this.#results = this.#results.filter((one) => one !== refused);
-    else refused.result = { id, fence, outcome: "fail", code: "result_refused", message: error.message, final: true };
+    else refused.result = { ...attempt, outcome: "fail", code: "result_refused", message: error.message, final: true };
   }
 
   // ---------------------------------------------------------------- calls
@@ -438,7 +476,24 @@ async function within(promise: Promise<void>, milliseconds: number): Promise<voi
   over.abort(); // else the timer would keep the process
 }
 
-function resultOf(error: unknown): Record<string, unknown> {
+function isJob(work: Work): work is Claimed {
+  return work.kind === undefined || work.kind === "job";
+}
+
+function begins(work: Work): work is Claimed {
+  return isJob(work) && work.begin;
+}
+
+function attemptOf(work: Attempt): Attempt {
+  return { id: work.id, fence: work.fence, ...(work.kind === undefined ? {} : { kind: work.kind }) };
+}
+
+function resultOf(error: unknown, kind: WorkKind): Record<string, unknown> {
+  if (error instanceof Throttled) {
+    const retry_after = durationText(error.after);
+    if (kind === "poll" || kind === "task") return { outcome: "throttled", retry_after };
+    return { outcome: "fail", code: "throttled", message: error.message, retry_after };
+  }
   if (error instanceof Snooze) return { outcome: "snooze", wait: durationText(error.wait) };
   if (error instanceof Fail) return { outcome: "fail", code: "handler_failed", message: error.message, final: true };
   if (error instanceof Retry) {

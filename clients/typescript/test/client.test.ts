@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Client, JobFailed, TickwrightError, Unreachable } from "../src/index.js";
-import { client, endpoint, worker, working } from "./kit.js";
+import { client, endpoint, worker, working, type Jobs } from "./kit.js";
 
 test("a job is scheduled once for a key, and read", async () => {
   const options = { delay: "1h", key: `once-${Date.now()}`, priority: 7, maxAttempts: 4 };
@@ -38,6 +38,36 @@ test("the result of a job is waited for, and a failed job is an error", async ()
       return true;
     });
   });
+});
+
+test("a result is waited for with one request, however long the job takes", async () => {
+  const asked: string[] = [];
+  const counting: typeof fetch = (input, init) => {
+    if (init?.method === "GET") asked.push(String(input));
+    return fetch(input, init);
+  };
+  const over = new Client<Jobs>({ ...endpoint, fetch: counting });
+  const { id } = await over.schedule("client.echo", { n: 1 });
+  const waiting = over.result<"client.echo">(id, { timeout: 30_000 });
+  const running = worker().handle("client.echo", (job) => ({ n: job.payload.n + 1 }));
+  await working(running, async () => assert.deepEqual(await waiting, { n: 2 }));
+  assert.equal(asked.length, 1);
+  assert.match(asked[0]!, /[?]wait=10000ms$/);
+});
+
+test("a server that cannot wait is asked again and again", async () => {
+  let waits = 0;
+  const earlier: typeof fetch = (input, init) => {
+    if (!String(input).includes("wait=")) return fetch(input, init);
+    waits += 1;
+    const body = JSON.stringify({ status: 400, code: "unknown_parameter", detail: "no parameter 'wait'" });
+    return Promise.resolve(new Response(body, { status: 400, headers: { "content-type": "application/problem+json" } }));
+  };
+  const over = new Client<Jobs>({ ...endpoint, fetch: earlier });
+  const { id } = await over.schedule("client.echo", { n: 1 });
+  const running = worker().handle("client.echo", (job) => job.payload);
+  await working(running, async () => assert.deepEqual(await over.result<"client.echo">(id, { timeout: 30_000 }), { n: 1 }));
+  assert.equal(waits, 1);
 });
 
 test("errors have the server's stable code, or say that there was no answer", async () => {

@@ -175,12 +175,10 @@ class ApiGate:
         """Refuse the caller of an ASGI request (its scope) as :meth:`allow` does."""
         check_role(request[CALLER], role, scope)
 
-    async def read_raw(self, request: Any, receive: Receive) -> bytes:
-        """Return the JSON body of an ASGI request (its scope) as bytes."""
-        limits = self._limits
-        return await read_body(
-            receive, check_type(request["headers"], JSON_TYPES), limits.body_bytes_max, limits.body_timeout
-        )
+    async def read_raw(self, request: Any, receive: Receive, bytes_max: int | None = None) -> bytes:
+        """Return the JSON body of an ASGI request (its scope) as bytes; at most ``bytes_max``, or the limit of any."""
+        length, limits = check_type(request["headers"], JSON_TYPES), self._limits
+        return await read_body(receive, length, bytes_max or limits.body_bytes_max, limits.body_timeout)
 
     def now(self) -> datetime | None:
         """Return a time that the database's clock has reached."""
@@ -198,7 +196,7 @@ def check_role(caller: Caller, role: Role, scope: str | None = None) -> None:
         Rejected: ``forbidden`` (403). Permanent with this key.
     """
     if caller.scopes:
-        if scope in caller.scopes:
+        if caller.has_scope(scope):
             return
         _log.warning("api.forbidden", caller=caller.name, scopes=sorted(caller.scopes), needed=scope or role.name)
         wanted = f"the scope {scope} or the role {role.name.lower()}" if scope else f"the role {role.name.lower()}"

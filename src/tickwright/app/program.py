@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # a program loads the capabilities that it uses
     from anyio.from_thread import BlockingPortal
 
     from tickwright.app.draining import Drained, MovableClock
+    from tickwright.app.remote import RemotePool
     from tickwright.app.resources import Entities, RequestedReport, Tracked, Trackers
     from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
     from tickwright.capabilities.batches.service import CampaignsService
@@ -97,6 +98,23 @@ class Tickwright(Declarations, JobCalls):
         self._portal: BlockingPortal | None = None
         self._sync_stack = ExitStack()
         self._bench: Bench | None = None
+
+    def remote(self, pool: str) -> "RemotePool":
+        """Return a pool of workers in other languages, to declare what they do: jobs, polls, tasks and chunks.
+
+        ``app.remote("billing").job("invoice.remind", timeout="30s")`` declares a task type with the target
+        ``remote:billing``; ``partner``, ``module`` and ``batch`` do the same. An operator's settings override these.
+
+        Args:
+            pool: 1 to 255 letters, digits, ``_ . -``, a letter or ``_`` first.
+
+        Raises:
+            Rejected: ``invalid_target``. Permanent.
+        """
+        from tickwright.app.remote import RemotePool
+        from tickwright.engine.remote.declared import RemoteRegistry
+
+        return RemotePool(self.registrations.of(RemoteRegistry), pool)
 
     async def track(
         self,

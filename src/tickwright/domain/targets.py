@@ -148,6 +148,17 @@ def parse_target(text: str) -> Target:
     raise _invalid(f"it starts with no known scheme; allowed are {allowed}")
 
 
+def remote_target(value: object) -> str:
+    """Return ``remote:POOL``; the reader of a field that takes nothing else.
+
+    Raises:
+        Rejected: ``invalid_target``. Permanent.
+    """
+    if isinstance(value, str) and isinstance(parse_target(value), RemoteTarget):
+        return value
+    raise _invalid("write remote:POOL, a pool of remote workers")
+
+
 def is_internal(target: Target, prefixes: Collection[str]) -> bool:
     """Return whether it is an exchange, queue or topic of Tickwright, as the database's function of this name does."""
     if isinstance(target, AmqpTarget):

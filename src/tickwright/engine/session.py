@@ -40,6 +40,7 @@ from tickwright.store.pool import UNAVAILABLE, Connection, Pool, RoundTrips, ent
 from tickwright.store.queries import filled, load
 
 _SQL = filled(load("tickwright.engine.sql", "workers.sql"), "places")
+_CALLS = load("tickwright.engine.sql", "remote_calls.sql")
 _CHECK_S = 0.1
 _CHECK_AGAIN_S = 1.0
 _SETTLE_S = 10.0
@@ -342,6 +343,7 @@ class WorkerSession(LoopService):
         for reclaim in self._reclaims:
             await reclaim(connection, tokens)
         await connection.execute(_SQL["forget_grants"], tokens)
+        await connection.execute(_CALLS["lose"], tokens)
 
     def _lose(self, why: str) -> None:
         if not self._token:

@@ -11,6 +11,7 @@
     breaker = { failures = 10, share = 0.5, window = "10s", open = "5s", open_max = "5m" }
     terminal_statuses = ["Delivered"]            # not part of the contract: callers use it, and http
     http = { url = "https://…/{external_id}" }
+    target = "remote:couriers"                   # instead: remote workers of this pool make the calls
 
 All mistakes are reported at once. The table ``tickwright.partners`` stores the settings as they were written.
 """
@@ -24,6 +25,7 @@ import msgspec
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, lasting, read_fields, whole
+from tickwright.domain.targets import remote_target
 from tickwright.domain.time_texts import parse_rate
 from tickwright.partners.quiet import QuietHours, parse_quiet
 
@@ -64,6 +66,7 @@ class PartnerSettings(msgspec.Struct, frozen=True, kw_only=True):
         quiet: When no calls are made; at most 20 windows.
         terminal_statuses: Statuses that end a tracker; for the callers.
         http: How calls are made without a function; for the callers.
+        target: ``remote:POOL``: remote workers make the calls; for the callers.
     """
 
     budgets: tuple[tuple[float, int], ...] = ()
@@ -73,6 +76,7 @@ class PartnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     breaker: BreakerSettings = BreakerSettings()
     terminal_statuses: tuple[str, ...] | None = None
     http: Mapping[str, Any] | None = None
+    target: str | None = None
 
     @property
     def rate_per_s(self) -> float | None:
@@ -91,6 +95,8 @@ def read_settings(table: Any, problems: list[str], *, where: str) -> PartnerSett
     limits = BreakerSettings(**breaker)
     if limits.open > limits.open_max:
         problems.append(f"{where}.breaker: open, {limits.open}, is above open_max, {limits.open_max}")
+    if values.get("target") is not None and values.get("http") is not None:
+        problems.append(f"{where}.target: remote workers or http, one of them")
     return PartnerSettings(budgets=budgets, breaker=limits, **values)
 
 
@@ -157,6 +163,7 @@ _READERS: Mapping[str, Reader] = {
     "breaker": _table,
     "terminal_statuses": texts,
     "http": _table,
+    "target": remote_target,
 }
 _BREAKER: Mapping[str, Reader] = {
     "failures": whole(1, 10_000),

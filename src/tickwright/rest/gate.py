@@ -27,7 +27,7 @@ class Gate(Protocol):
     def check_role(self, request: Any, role: Role, scope: str | None = None) -> None:
         """Refuse the caller of an ASGI request (its scope) as :meth:`allow` does, for a route without the framework."""
 
-    async def read_raw(self, request: Any, receive: Any) -> bytes:
+    async def read_raw(self, request: Any, receive: Any, bytes_max: int | None = None) -> bytes:
         """Return the JSON body of an ASGI request (its scope) as bytes, for a route without the framework."""
 
     def stream(self, request: Any, *, csv: bool = False) -> AsyncIterator[bytes]:

@@ -271,7 +271,7 @@ async def test_a_drained_worker_gets_no_more_jobs(site: RemoteSite) -> None:
     await site.workers.claims._pool.execute(
         "UPDATE tickwright.workers SET drain_requested_at = now() WHERE id = $1", worker.id
     )
-    assert await worker.said("claim", worker.claim_body()) == {"jobs": [], "drain": True}
+    assert await worker.said("claim", worker.claim_body()) == {"jobs": [], "drain": True, "calls": []}
     assert (await worker.said("heartbeat", {}))["drain"]
     assert await worker.results(ended(job)) == RECORDED
     assert await worker.said("close", {}) == {"released": 0}
@@ -304,4 +304,4 @@ async def test_a_stopping_api_answers_those_that_wait(site: RemoteSite) -> None:
     waiting = asyncio.create_task(worker.said("claim", worker.claim_body(wait="60s")))
     await waits(site)
     site.node.supervisor.request_stop()
-    assert await waiting == {"jobs": [], "drain": False}
+    assert await waiting == {"jobs": [], "drain": False, "calls": []}

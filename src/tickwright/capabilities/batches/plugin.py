@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from tickwright.plugin import Context, Plugin, Registrations, SettingsPart
-from tickwright.plugin.contract import PROGRAM
+from tickwright.plugin.contract import CONFIG_FILE, PROGRAM
 from tickwright.plugin.settings import Duration
 from tickwright.ports.batches import AudienceFiles
 from tickwright.ports.broker import TargetCheck
@@ -58,6 +58,7 @@ class BatchesPlugin(Plugin):
         "batches": "tickwright.cli.commands.batches.batches",
         "executions": "tickwright.cli.commands.batches.executions",
     }
+    config_checks: ClassVar = {"batches": "tickwright.capabilities.batches.definitions.schema:read_remote_batch"}
     long_routes = ("/v1/campaigns/{name}/dry-run",)
     lease_purposes: ClassVar = {
         "campaign-checker": "releases actions of finished executions",
@@ -93,12 +94,16 @@ class BatchesPlugin(Plugin):
         ports.offer("tickwright.capabilities.batches.service:CampaignsService", service)
 
     async def declare(self, context: Context) -> None:
-        """Register the program's batches unless an operator has set them up."""
-        if not context.registrations.have("BatchRegistry"):
+        """Register the program's batches unless an operator has set them up, and set those of the TOML file."""
+        registrations, tables = context.registrations, context.tables("batches")
+        if not (registrations.have("BatchRegistry") or registrations.have("RemoteRegistry") or tables):
             return
         from tickwright.capabilities.batches.service import CampaignsService
 
-        await declare_batches(context.ports.get(CampaignsService).programs, context.registrations)
+        service = context.ports.get(CampaignsService)
+        await declare_batches(service.programs, registrations)
+        for name, table in tables.items():
+            await service.put_remote(name, table, caller=CONFIG_FILE, activate=True)
 
     async def start(self, context: Context) -> None:
         """Add the loops of the scheduler, and the consumer."""
@@ -152,7 +157,9 @@ class BatchesPlugin(Plugin):
         from tickwright.capabilities.batches.audience.audience import Audiences
         from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
         from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer, consumer_source
+        from tickwright.capabilities.batches.executions.remote_work import RemoteBatches
         from tickwright.capabilities.batches.executions.work import BatchRegistry, ProcessWorks
+        from tickwright.engine.remote.calls import RemoteCalls
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup.connection import DirectConnection
         from tickwright.engine.wakeup.listener import LedWakeup
@@ -162,9 +169,13 @@ class BatchesPlugin(Plugin):
         ports, at_once = context.ports, context.settings.part(BatchesSettings).campaign_concurrency
         await ports.get(LazyObjectStore).opened()
         await ports.get(WorkFolder).opened()
-        works = ProcessWorks(ports.get(Sources).names(), ports.get(Audiences), context.registrations.of(BatchRegistry))
-        context.facts["batches"] = list(works.served())
+        sources, audiences = ports.get(Sources).names(), ports.get(Audiences)
+        remote = RemoteBatches(ports.get(RemoteCalls), audiences, {*(f"source:{name}" for name in sources), "objects"})
+        works = ProcessWorks(sources, audiences, context.registrations.of(BatchRegistry), remote)
+        context.facts["batches"] = lambda: list(works.served())
         session = ports.get(WorkerSession)
+        session.on_beat(remote.read)
+        (await remote.read(context.pool))()
         group = group_of("executions", sorted(works.served()))
         wakeups = LedWakeup(ports.get(DirectConnection), CHANNEL, session, group)
         consumer = BatchConsumer(ChunksStore(context.pool), session, wakeups, works, at_once=at_once)
@@ -185,10 +196,15 @@ async def declare_batches(batches: "Batches", registrations: Registrations) -> N
     Raises:
         Rejected: ``name_taken``: a campaign has that name. Permanent.
     """
+    from tickwright.capabilities.batches.definitions.schema import read_program
     from tickwright.capabilities.batches.executions.work import BatchRegistry
+    from tickwright.engine.remote.declared import RemoteRegistry
 
     for declared in registrations.of(BatchRegistry).all():
         await batches.register(declared.name, declared.draft, caller=PROGRAM, activate=True)
+    for remote in registrations.of(RemoteRegistry).of_kind("batch"):
+        draft = read_program(remote.settings, lambda _: None)
+        await batches.register(remote.called, draft, caller=PROGRAM, activate=True)
 
 
 PLUGIN = BatchesPlugin()

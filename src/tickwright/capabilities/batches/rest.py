@@ -19,6 +19,7 @@ from tickwright.capabilities.batches.views import (
     ExecutionChange,
     ExecutionDetail,
     ExecutionView,
+    StoredBatch,
     VersionDetail,
     VersionView,
 )
@@ -46,6 +47,7 @@ def campaign_routes(service: CampaignsService, gate: Gate) -> APIRouter:
     router = APIRouter()
     _add_definitions(router, service, gate)
     _add_checks(router, service, gate)
+    _add_remote_batches(router, service, gate)
     for batches in (service.campaign_batches, service.programs):
         _add_queries(router, batches, gate)
         _add_control(router, batches, gate)
@@ -83,6 +85,26 @@ def _add_definitions(router: APIRouter, service: CampaignsService, gate: Gate) -
     async def delete_campaign(name: Name, caller: admin) -> Response:
         """Delete a campaign with its versions, executions and actions; 409 while an execution is open."""
         await service.campaign_batches.delete(name, caller=caller)
+        return Response(status_code=204)
+
+
+def _add_remote_batches(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
+    tags: Any = ["batches"]
+
+    @router.put("/v1/batches/{name}", tags=tags, **answers(StoredBatch, 200, 201), **accepts(dict[str, Any]))
+    async def put_batch(request: Request, name: Name, caller: admin) -> Response:
+        """Create a batch for remote workers, or replace its definition: a new version. `target` is `remote:POOL`.
+
+        With `version` in the body, a put is refused (409) unless that is the newest version.
+        """
+        put = await service.put_remote(name, await gate.read(request, dict[str, Any]), caller=caller)
+        return answer(put, 201 if put.created else 200)
+
+    @router.delete("/v1/batches/{name}", tags=tags, status_code=204, response_class=Response)
+    async def delete_batch(name: Name, caller: admin) -> Response:
+        """Delete a batch with its versions, executions and actions; 409 while an execution is open."""
+        await service.programs.delete(name, caller=caller)
         return Response(status_code=204)
 
 

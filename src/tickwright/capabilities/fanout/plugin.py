@@ -68,8 +68,10 @@ class FanoutPlugin(Plugin):
     def is_idle(self, role: str, registrations: Registrations) -> bool:
         """Return whether a consumer has no module to run."""
         from tickwright.capabilities.fanout.handlers import ModuleRegistry
+        from tickwright.engine.remote.declared import RemoteRegistry
 
-        return role == CONSUMER and not registrations.of(ModuleRegistry).all()
+        has_any = registrations.of(ModuleRegistry).all() or registrations.of(RemoteRegistry).of_kind("module")
+        return role == CONSUMER and not has_any
 
     def provide(self, context: Context) -> None:
         """Offer the service for callers."""
@@ -84,7 +86,8 @@ class FanoutPlugin(Plugin):
 
     async def declare(self, context: Context) -> None:
         """Register the program's modules unless an operator has set them up, and set those of the TOML file."""
-        if context.registrations.have("ModuleRegistry") or context.tables("modules"):
+        registrations = context.registrations
+        if registrations.have("ModuleRegistry") or registrations.have("RemoteRegistry") or context.tables("modules"):
             await declare_modules(context.pool, context.registrations, context.tables("modules"))
 
     async def start(self, context: Context) -> None:
@@ -126,6 +129,7 @@ class FanoutPlugin(Plugin):
 
     async def _add_consumer(self, context: Context) -> None:
         from tickwright.capabilities.fanout.consumer.consumer import ConsumerReporter, FanoutConsumer, called
+        from tickwright.capabilities.fanout.consumer.remote_tasks import RemoteTasks
         from tickwright.capabilities.fanout.consumer.run_claims import (
             ConsumerRunClaims,
             LedgerRunClaims,
@@ -133,6 +137,7 @@ class FanoutPlugin(Plugin):
         )
         from tickwright.capabilities.fanout.consumer.task_run import SlowShare, TaskRunner
         from tickwright.capabilities.fanout.handlers import ModuleRegistry
+        from tickwright.engine.remote.calls import RemoteCalls
         from tickwright.engine.session import WorkerSession
         from tickwright.partners.contract import PartnerContract
 
@@ -152,9 +157,10 @@ class FanoutPlugin(Plugin):
             slow=SlowShare(slots, mine.fanout_slow_percent),
             modules=modules,
             at_once=mine.fanout_entity_concurrency,
+            remote=RemoteTasks(ports.get(RemoteCalls)),
             runs_unsigned=mine.fanout_unsigned == "run",
         )
-        context.facts["modules"] = [module.name for module in modules.all()]
+        context.facts["modules"] = lambda: list(consumer.served())
         context.run(queue, consumer, ConsumerReporter(consumer.counts, queue, context.facts))
         context.count(consumer.samples, queue.samples)
         context.add_counters(fanout=lambda: called(consumer.counts))
@@ -177,10 +183,13 @@ async def declare_modules(pool: "Pool", registrations: Registrations, tables: Ma
     """
     from tickwright.capabilities.fanout.entities.modules import Modules
     from tickwright.capabilities.fanout.handlers import ModuleRegistry
+    from tickwright.engine.remote.declared import RemoteRegistry
 
     modules = Modules(pool)
     for declared in registrations.of(ModuleRegistry).all():
         await modules.set(declared.name, declared.settings, caller=PROGRAM, set_by="app")
+    for remote in registrations.of(RemoteRegistry).of_kind("module"):
+        await modules.set(remote.called, remote.settings, caller=PROGRAM, set_by="app")
     for name, table in tables.items():
         await modules.set(name, table, caller=CONFIG_FILE)
 

@@ -41,6 +41,10 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_worker_reclaimed_jobs_total", "counter", (), "Released jobs of lost sessions."),
     MetricSpec("tickwright_remote_results_total", "counter", ("outcome",), "Results of remote workers, here."),
     MetricSpec("tickwright_remote_waiting_claims", "gauge", (), "Claims of remote workers that wait here."),
+    MetricSpec(
+        "tickwright_remote_calls_total", "counter", ("kind", "outcome"), "Handed over from here to remote workers."
+    ),
+    MetricSpec("tickwright_remote_pending_calls", "gauge", (), "Handed over from here, and not answered yet."),
     MetricSpec("tickwright_jobs_due", "gauge", ("task_type",), "Due and pending, counted up to 10,000."),
     MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),
     MetricSpec("tickwright_jobs_upcoming", "gauge", ("task_type",), "Not due yet, counted up to 10,000."),
@@ -104,7 +108,7 @@ def remote_source(claimer: "RemoteClaimer") -> Source:
     def read() -> list[Sample]:
         results = [
             Sample("tickwright_remote_results_total", count, (outcome,))
-            for outcome, count in list(claimer.results.counts.items())
+            for outcome, count in sorted((claimer.results.counts + claimer.calls.counts).items())
         ]
         return [Sample("tickwright_remote_waiting_claims", claimer.waiting), *results]
 

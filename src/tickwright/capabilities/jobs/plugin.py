@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.schedules.service import Schedules
     from tickwright.capabilities.jobs.waits import JobWaits
     from tickwright.capabilities.jobs.workflows.service import Workflows
+    from tickwright.engine.remote.calls import RemoteCalls
     from tickwright.plugin.contract import Producer
     from tickwright.ports.session import Reclaim
     from tickwright.rest.gate import Gate
@@ -83,7 +84,7 @@ class JobsPlugin(Plugin):
     }
 
     def provide(self, context: Context) -> None:
-        """Offer the job service, the enqueuer, which batches single requests, and the waiting for results."""
+        """Offer the job service, the enqueuer, the waiting for results, and the remote calls of consumers."""
         ports = context.ports
 
         def enqueuer() -> "Enqueuer":
@@ -139,6 +140,17 @@ class JobsPlugin(Plugin):
             settings, direct = context.settings, ports.find(DirectConnection)
             return RemoteWorkers(context.pool, lease=settings.lease, keys=settings.payload_keys, direct=direct)
 
+        def calls() -> "RemoteCalls":
+            from tickwright.engine.remote.calls import RemoteCalls
+            from tickwright.engine.session import WorkerSession
+            from tickwright.engine.wakeup.connection import DirectConnection
+
+            made = RemoteCalls(context.pool, ports.get(WorkerSession), ports.get(DirectConnection))
+            context.run(made)
+            context.count(made.samples)
+            return made
+
+        ports.offer("tickwright.engine.remote.calls:RemoteCalls", calls)
         ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
@@ -160,7 +172,12 @@ class JobsPlugin(Plugin):
             await store_file(schedules, context.tables("schedules"), context.settings.config)
 
     async def _declare_types(self, context: Context) -> None:
-        if not (context.registrations.have("HandlerRegistry") or context.tables("task_types")):
+        registrations = context.registrations
+        if not (
+            registrations.have("HandlerRegistry")
+            or registrations.have("RemoteRegistry")
+            or context.tables("task_types")
+        ):
             return
         from structlog import get_logger
 
@@ -173,13 +190,16 @@ class JobsPlugin(Plugin):
             request_of,
             seal_schedules,
         )
+        from tickwright.engine.remote.declared import RemoteRegistry
 
+        declared = [handler.defaults for handler in registrations.of(HandlerRegistry).all()]
+        declared += [remote.settings["type"] for remote in registrations.of(RemoteRegistry).of_kind("job")]
         async with context.pool.acquire() as connection:
-            for handler in context.registrations.of(HandlerRegistry).all():
+            for kind in declared:
                 async with connection.transaction():
-                    await register_handler(connection, handler.defaults)
-                    if handler.defaults.encrypted:
-                        await seal_schedules(connection, handler.name, context.settings.payload_keys)
+                    await register_handler(connection, kind)
+                    if kind.encrypted:
+                        await seal_schedules(connection, kind.name, context.settings.payload_keys)
             present = {kind.name: kind for kind in await load_types(connection)}
         log = get_logger("tickwright.jobs")
         actor = Caller(f"config:{context.settings.config}", CONFIG_FILE.role)

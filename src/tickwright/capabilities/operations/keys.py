@@ -10,7 +10,7 @@ from tickwright.capabilities.operations.views import KeyView, NewKeyView
 from tickwright.domain.errors import Rejected
 from tickwright.domain.signatures import OVERLAP_DEFAULT, check_overlap
 from tickwright.domain.strict_json import quoted
-from tickwright.ports.caller import SCOPES, Caller, Role
+from tickwright.ports.caller import SCOPES, WORK_SCOPES, Caller, Role, is_scope
 from tickwright.ports.ids import random_token
 from tickwright.ports.views import view
 from tickwright.store.audit import write_audit
@@ -35,8 +35,8 @@ def check_scopes(role: Role | None, scopes: Sequence[str]) -> None:
     Raises:
         Rejected: ``invalid_scopes``. Permanent.
     """
-    if unknown := sorted(set(scopes) - SCOPES.keys()):
-        why = f"no scope {quoted(unknown[0])}; known: {', '.join(SCOPES)}"
+    if unknown := sorted(one for one in scopes if not is_scope(one)):
+        why = f"no scope {quoted(unknown[0])}; known: {', '.join([*SCOPES, *WORK_SCOPES])}"
     elif len(set(scopes)) < len(scopes):
         why = "a scope is named twice"
     elif (role is None) == (not scopes):

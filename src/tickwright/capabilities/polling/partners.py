@@ -29,7 +29,8 @@ class PartnerView(msgspec.Struct, AccessGranting, kw_only=True):
     """A partner, and the state that all processes share.
 
     Attributes:
-        called_by: ``function`` of a live consumer, else ``http`` when the settings have it; null when neither.
+        called_by: ``remote`` workers of the target or the ``function`` of a live consumer, else ``http`` when the
+            settings have it; null without any.
         breaker: ``closed``, ``open`` (no calls until ``open_until``) or ``half_open`` (single trial calls).
         blocked_until: End of the silence that the partner requested (``Retry-After``).
     """

@@ -80,16 +80,22 @@ class PollingPlugin(Plugin):
 
     async def declare(self, context: Context) -> None:
         """Register the program's partners unless an operator has set them up, and set those of the TOML file."""
-        if not (context.registrations.have("CourierRegistry") or context.tables("partners")):
+        registrations = context.registrations
+        if not any(
+            (registrations.have("CourierRegistry"), registrations.have("RemoteRegistry"), context.tables("partners"))
+        ):
             return
         from structlog import get_logger
 
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
+        from tickwright.engine.remote.declared import RemoteRegistry
         from tickwright.partners.contract import declare_partner, put_partner
         from tickwright.partners.settings import as_json
 
-        for partner in context.registrations.of(CourierRegistry).all():
+        for partner in registrations.of(CourierRegistry).all():
             await declare_partner(context.pool, partner.name, as_json(partner.settings))
+        for remote in registrations.of(RemoteRegistry).of_kind("partner"):
+            await declare_partner(context.pool, remote.called, as_json(remote.settings))
         for name, table in context.tables("partners").items():
             if await put_partner(context.pool, name, as_json(table)):
                 get_logger("tickwright.polling").info("partner.set", name=name)
@@ -152,6 +158,7 @@ class PollingPlugin(Plugin):
         from tickwright.capabilities.polling.consumer.http_courier import Couriers
         from tickwright.capabilities.polling.consumer.queue import EMPTY_WAIT_S, QueueBesideLog, QueueSource
         from tickwright.capabilities.polling.relay.batches import read_poll
+        from tickwright.engine.remote.calls import RemoteCalls
         from tickwright.engine.session import WorkerSession
         from tickwright.engine.wakeup.turns import Turns, group_of
         from tickwright.partners.contract import PartnerContract
@@ -159,9 +166,10 @@ class PollingPlugin(Plugin):
         pool, ports, session = context.pool, context.ports, context.ports.get(WorkerSession)
         contract = ports.get(PartnerContract)
         registry = context.registrations.of(CourierRegistry)
-        couriers = Couriers(context.settings, registry)
+        remote = ports.get(RemoteCalls)
+        couriers = Couriers(context.settings, registry, remote)
         ports.on_close(couriers.aclose)
-        context.facts["partners"] = [partner.name for partner in registry.all()]
+        own = [partner.name for partner in registry.all()]
         log, queue = topic.source(pool, session, read_poll), QueueSource(pool, session)
         group = group_of("polls", sorted(partner.name for partner in registry.all()))
         consumer = PollConsumer(
@@ -176,6 +184,7 @@ class PollingPlugin(Plugin):
             calls_max=context.settings.concurrency,
             group=group if log is None else None,
         )
+        context.facts["partners"] = lambda: sorted({*own, *consumer.remote_partners()})
         if log is not None:
             context.run(log)
         context.run(consumer)

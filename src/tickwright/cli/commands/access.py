@@ -6,7 +6,7 @@ import typer
 
 from tickwright.cli.kit.gateway import ask, given
 from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_page
-from tickwright.ports.caller import SCOPES
+from tickwright.ports.caller import SCOPES, WORK_SCOPES
 
 keys = typer.Typer(help="Keys of the API.", no_args_is_help=True, rich_markup_mode=None)
 sessions = typer.Typer(help="Signed-in browser sessions.", no_args_is_help=True, rich_markup_mode=None)
@@ -18,7 +18,10 @@ def create_key(
     role: Annotated[str | None, typer.Option(help="viewer, operator or admin; operator without --scope.")] = None,
     scopes: Annotated[
         list[str] | None,
-        typer.Option("--scope", help=f"Instead of a role, a scope that it opens: {', '.join(SCOPES)}. Repeatable."),
+        typer.Option(
+            "--scope",
+            help=f"Instead of a role, a scope that it opens: {', '.join([*SCOPES, *WORK_SCOPES])}. Repeatable.",
+        ),
     ] = None,
     expires_in: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long it works; without end by default.")

@@ -11,9 +11,9 @@ from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json,
 app = typer.Typer(
     help="Modules: what entities are polled for, and how often.", no_args_is_help=True, rich_markup_mode=None
 )
-COLUMNS = ("name", "every", "timeout", "gated", "set_by", "paused_at", "updated_at")
+COLUMNS = ("name", "every", "timeout", "gated", "target", "set_by", "paused_at", "updated_at")
 WINDOWS = ("window_at", "succeeded", "failed", "superseded", "expired")
-SETTABLE = ("every", "timeout", "gated")
+SETTABLE = ("every", "timeout", "gated", "target")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The module, such as LOCATIONS.")]
 path = partial(api_path, "modules", "NAME")
 
@@ -66,10 +66,14 @@ def put(
         bool | None,
         typer.Option("--gated/--open", help="Polled only where ENABLE_<NAME>_POLLING=true; by default everywhere."),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="remote:POOL", help="Remote workers of this pool run it; empty for a program's function."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a module, or change the given fields. Schedulers use the change at once."""
-    changes = given(every=every, timeout=timeout, gated=gated)
+    changes = given(every=every, timeout=timeout, gated=gated, target=target)
     show_answer(
         with_gateway(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="every")),
         as_json=as_json,

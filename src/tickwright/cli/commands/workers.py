@@ -10,6 +10,7 @@ from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json,
 
 workers = typer.Typer(help="Worker sessions.", no_args_is_help=True, rich_markup_mode=None)
 HOLDS = ("kind", "id", "name", "number", "since_at", "fence", "count")
+CALLS = ("id", "kind", "name", "pool", "worker", "worker_name", "began_at", "deadline_at", "progress")
 leases = typer.Typer(help="Leases of the control loops.", rich_markup_mode=None)
 LEASES = ("job_name", "held", "owner", "session", "version", "age_s", "lease_until", "guards")
 
@@ -42,6 +43,13 @@ def show_worker(worker: Annotated[int, typer.Argument(min=1, metavar="ID")], as_
     holds = found.pop("holds")
     show_fields(found)
     show_rows(holds, HOLDS, empty="it holds nothing")
+
+
+@workers.command()
+def calls(as_json: Json = False) -> None:
+    """List polls, tasks and chunks that consumers have handed over to remote workers, the oldest first."""
+    found = ask("GET", "/remote-calls")
+    show_json(found) if as_json else show_rows(found["items"], CALLS, empty="no calls")
 
 
 @workers.command()

@@ -38,7 +38,7 @@ from tickwright.domain.calendars.recurrence import UNIT_MAX, Recurrence, UnitTyp
 from tickwright.domain.calendars.wallclock import zone_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, lasting, one_of, read_fields, whole
-from tickwright.domain.targets import FORMS_SHOWN, parse_target
+from tickwright.domain.targets import FORMS_SHOWN, parse_target, remote_target
 from tickwright.domain.time_texts import YEAR_MAX, format_duration, parse_instant, parse_rate
 
 Allow = Callable[[str], None]
@@ -60,7 +60,8 @@ SCHEDULE_FIELDS = (
 """The fields that decide when a batch runs: a change of one counts from the next occurrence on."""
 SLOTS_SHOWN = 5
 _PLACE = ("line", "column", "offset")
-_PROGRAM_FIELDS = ("audience", "action", "release")
+_PROGRAM_FIELDS = ("audience", "action", "release", "target", "timeout")
+TIMEOUT_MIN, TIMEOUT_MAX = timedelta(seconds=1), timedelta(hours=6)
 _TICK = timedelta(microseconds=1)
 _LOCAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?", re.ASCII)
 _NO_SCHEDULE = "a MANUAL one is started by hand; leave this out, or make it AUTOMATIC"
@@ -269,10 +270,10 @@ def settings_of(values: Mapping[str, Any], mistakes: Mistakes) -> BatchSettings 
 
 
 def read_program(fields: Mapping[str, Any], allow: Allow) -> Draft:
-    """Return the definition of a program's batch, from arguments of ``@app.batch``.
+    """Return the definition of a program's batch, from arguments of ``@app.batch``, or of one for remote workers.
 
     With a time to run at it is ``AUTOMATIC``. A function decides instead of an expression, so audience and action are
-    optional.
+    optional. With a ``target``, ``remote:POOL``, remote workers work on it, on each chunk for ``timeout`` at most.
 
     Raises:
         Rejected: ``invalid_batch``, or the code that all mistakes have, with every mistake. Permanent.
@@ -292,10 +293,37 @@ def read_program(fields: Mapping[str, Any], allow: Allow) -> Draft:
         own["action"] = {"target": action.get("action"), "release": action.get("release", "finished")}
     elif fields.get("release") is not None:
         mistakes.add("release", "without an action nothing is released; name one, or leave this out")
+    own |= _read_target(fields, mistakes)
     settings = settings_of(values, mistakes)
     mistakes.raise_found()
     assert settings is not None  # noqa: S101  without a mistake there are settings
     return Draft(settings, own)
+
+
+def read_remote_batch(name: str, table: Any, problems: list[str], *, where: str) -> Draft | None:
+    """Return the definition of a table ``[batches.NAME]``; ``None``, and every mistake in ``problems``."""
+    if not NAME.fullmatch(name):
+        problems.append(f"{where}: a name has 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first")
+    if not isinstance(table, Mapping):
+        problems.append(f"{where}: write a table, [batches.NAME]")
+        return None
+    if table.get("target") is None:
+        problems.append(f"{where}.target: missing; write remote:POOL. A program defines its batches with @app.batch")
+    try:
+        return read_program(table, lambda _: None)
+    except Rejected as error:
+        problems += [f"{where}.{text}" for text in error.message.splitlines()]
+        return None
+
+
+def _read_target(fields: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    readers = {"target": remote_target, "timeout": lasting(TIMEOUT_MIN, TIMEOUT_MAX)}
+    found = mistakes.read({name: fields[name] for name in readers if fields.get(name) is not None}, readers)
+    if "timeout" in found:
+        found["timeout"] = format_duration(found["timeout"])
+        if fields.get("target") is None:
+            mistakes.add("timeout", "only with a target: a function of a program is not timed out")
+    return found
 
 
 def destination(allow: Allow) -> Reader:

@@ -116,6 +116,10 @@ class ChunksStore:
         """Write that an attempt failed; it is due again later; false where the claim is lost."""
         return await _wrote(self.pool, "retry", claim, owner, after_s, why.code, why.message)
 
+    async def postpone(self, claim: ChunkClaim, owner: int, *, after_s: float, lost: int) -> bool:
+        """Release a chunk that is due again later, which costs no try; false where the claim is lost."""
+        return await _wrote(self.pool, "postpone", claim, owner, after_s, lost)
+
     async def fail(self, claim: PlanClaim | ChunkClaim, owner: int, why: Failure) -> bool:
         """Write that an attempt failed permanently, which ends the execution; false where the claim is lost."""
         async with self.pool.acquire() as connection, connection.transaction():

@@ -34,6 +34,7 @@ from tickwright.capabilities.batches.executions.chunks_store import (
     end_chunk,
     lock_chunk,
 )
+from tickwright.capabilities.batches.executions.remote_work import ChunkPostponed
 from tickwright.capabilities.batches.executions.work import ProcessWorks
 from tickwright.domain.errors import Contended, Rejected, failure_text, storable
 from tickwright.domain.retries import RetryPolicy
@@ -172,7 +173,7 @@ class Attempts:
         return await self._store.end_plan(claim, held.owner, chunks)
 
     async def chunk(self, held: Held[ChunkClaim]) -> str:
-        """Work on one chunk: ``done``, ``retried``, ``failed``, or ``late`` where the claim was lost."""
+        """Work on one chunk: ``done``, ``retried``, ``postponed``, ``failed``, or ``late`` where the claim was lost."""
         claim = held.claim
         await self._probe.reached("batches.chunk_claimed", key=claim.key)
         chunk = ClaimedChunk(self._store.pool, held, probe=self._probe)
@@ -180,6 +181,8 @@ class Attempts:
             await self._work(claim, chunk)
         except BaseException as error:  # noqa: BLE001  as above
             why = await _failure(error)
+            if isinstance(error, ChunkPostponed):
+                return await self._postpone(held, error)
             if chunk.is_completed:
                 _log.warning("batches.error_after_completion", key=claim.key, code=why.code, reason=why.message)
                 return "done"
@@ -192,6 +195,12 @@ class Attempts:
         if not chunk.is_completed:
             raise Rejected("chunk_not_completed", "the work ended without completing its chunk")
 
+    async def _postpone(self, held: Held[ChunkClaim], why: ChunkPostponed) -> str:
+        later = partial(
+            self._store.postpone, held.claim, held.owner, after_s=why.by.total_seconds(), lost=int(why.is_lost)
+        )
+        return "postponed" if await write_end(self._session, held, later) else "late"
+
     async def _end(self, held: Held[Any], error: BaseException, why: Failure) -> str:
         """Write that an attempt failed: permanently, or due again after a pause that doubles."""
         claim, owner, store = held.claim, held.owner, self._store
@@ -200,7 +209,8 @@ class Attempts:
         if isinstance(error, Rejected) or tries >= int(claim.run.definition.get("attempts", ATTEMPTS)):
             outcome, end = "failed", partial(store.fail, claim, owner, why)
         else:
-            outcome, end = "retried", partial(store.retry, claim, owner, why, after_s=RETRIES.ceiling_s(tries))
+            after_s = max(RETRIES.ceiling_s(tries), getattr(error, "details", {}).get("wait_s", 0.0))
+            outcome, end = "retried", partial(store.retry, claim, owner, why, after_s=after_s)
         return outcome if await write_end(self._session, held, end) else "late"
 
 

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.audience.reader import check_json
@@ -43,7 +43,7 @@ class CampaignWork:
 
     def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
         """Cut the audience into ranges of ``chunk_rows`` members."""
-        return _ranges(self._audiences, run)
+        return ranges(self._audiences, run)
 
     async def work(self, chunk: OpenChunk) -> None:
         """Read one range, judge its members, and complete it with an action for each selected client."""
@@ -64,7 +64,8 @@ class CampaignWork:
             pass
 
 
-async def _ranges(audiences: Audiences, run: Run) -> AsyncIterator[PlannedChunk]:
+async def ranges(audiences: Audiences, run: Run) -> AsyncIterator[PlannedChunk]:
+    """Cut the audience of an execution into ranges of ``chunk_rows`` members."""
     async with audiences.open(read_audience(run.definition["audience"])) as audience:
         async for chunk in audience.cut(run.definition["chunk_rows"]):
             yield chunk
@@ -217,7 +218,7 @@ class ProgramWork:
     async def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
         """Cut the audience, or run the program's plan; one chunk where there is neither."""
         if run.definition.get("audience") is not None:
-            async for chunk in _ranges(self._audiences, run):
+            async for chunk in ranges(self._audiences, run):
                 yield chunk
         elif self._batch.plan is not None:
             async for value in self._batch.plan(_run(run)):
@@ -244,18 +245,38 @@ def _run(run: Run) -> BatchRun:
     return BatchRun(run.name, run.execution_id, run.slot_at, run.version)
 
 
-class ProcessWorks:
-    """The work that this process can do: campaigns whose audience it can read, and the batches of its program."""
+class RemoteWorks(Protocol):
+    """Batches that remote workers work on for this process."""
 
-    def __init__(self, sources: Iterable[str], audiences: Audiences, programs: BatchRegistry) -> None:
-        self._audiences, self._programs = audiences, programs
+    def served(self) -> Sequence[str]:
+        """Return their ``program:NAME``, of those with a live worker."""
+
+    def of(self, run: Run) -> BatchWork | None:
+        """Return the work of an execution; ``None`` if it has no target."""
+
+
+class ProcessWorks:
+    """The work that this process can do: campaigns whose audience it can read, and the batches of its program.
+
+    Args:
+        remote: What it hands over to remote workers.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[str],
+        audiences: Audiences,
+        programs: BatchRegistry,
+        remote: RemoteWorks | None = None,
+    ) -> None:
+        self._audiences, self._programs, self._remote = audiences, programs, remote
         self._campaigns = CampaignWork(audiences)
         own = [f"program:{batch.name}" for batch in programs.all()]
         self._served = [*(f"source:{name}" for name in sources), "objects", *own]
 
     def served(self) -> Sequence[str]:
         """Return what the process has: ``source:NAME``, ``objects``, ``program:NAME``."""
-        return self._served
+        return self._served if self._remote is None else [*self._served, *self._remote.served()]
 
     def of(self, run: Run) -> BatchWork:
         """Return the work of this execution.
@@ -265,6 +286,8 @@ class ProcessWorks:
         """
         if run.kind == "campaign":
             return self._campaigns
+        if self._remote is not None and (work := self._remote.of(run)) is not None:
+            return work
         declared = self._programs.get(run.name)
         if declared is None:
             raise Rejected("unknown_batch", f"this program has no @app.batch({run.name!r})")

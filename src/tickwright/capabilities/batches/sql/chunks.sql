@@ -163,6 +163,12 @@ UPDATE tickwright.executions e
 UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL
  WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING number;
 
+-- name: postpone_chunk
+-- Release it: it is due again after $5 seconds, which costs no try; $6 sessions were lost with it. Fenced. Index: execution_chunks_pkey.
+UPDATE tickwright.execution_chunks
+   SET state = 'waiting', owner = NULL, due_at = clock_timestamp() + make_interval(secs => $5), lost = lost + $6
+ WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING number;
+
 -- name: confirm_chunks
 -- Those of these chunks that $4 still has, of executions that go on. Index: execution_chunks_pkey, executions_pkey.
 SELECT c.execution_id, c.number

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeAlias
 
 import structlog
 
+from tickwright.capabilities.fanout.consumer.remote_tasks import RemoteTasks
 from tickwright.capabilities.fanout.consumer.run_claims import ClaimLostError, ConsumerRunClaims
 from tickwright.capabilities.fanout.consumer.snapshot import ConsumerSnapshot
 from tickwright.capabilities.fanout.consumer.task_run import (
@@ -34,6 +35,7 @@ from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import Task, read_task
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.message_versions import FutureVersionError
+from tickwright.engine.remote.calls import Postponed
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
 from tickwright.observe.metrics import Sample
@@ -120,6 +122,7 @@ class FanoutConsumer(LoopService):
     Args:
         queue: Of tasks; its service starts before this one and ends later, and it hands out one message per slot.
         at_once: Runs of one entity, all its modules and all processes together.
+        remote: Hands tasks of modules with a target over.
         runs_unsigned: Run messages without a signature, of schedulers of a release that did not sign.
 
     Invariants:
@@ -142,10 +145,12 @@ class FanoutConsumer(LoopService):
         slow: SlowShare,
         modules: ModuleRegistry,
         at_once: int,
+        remote: RemoteTasks | None = None,
         runs_unsigned: bool = False,
         probe: Probe = NO_PROBE,
     ) -> None:
         super().__init__()
+        self._remote = remote
         self._pool, self._queue, self._claims = pool, queue, claims
         self._runner, self._modules, self._at_once, self._probe = runner, modules, at_once, probe
         self._runs_unsigned, self.slow = runs_unsigned, slow
@@ -265,13 +270,36 @@ class FanoutConsumer(LoopService):
         now_s = self.snapshot.now_s
         if now_s is not None and now_s >= task.window.end_s:
             return self._drop(task, "expired")
-        declared = self._modules.get(task.task_type)
-        if declared is None:
-            if self.snapshot.modules is None or task.task_type in self.snapshot.modules:
+        function = self._function_of(task.task_type)
+        if function is None:
+            if await self._is_known(task.task_type):
                 return self._retry(task, "no_handler", delivery, at_least=LATER)  # another process may have it
             return DeadLetter("unknown_module", f"there is no module {task.task_type}")
         with self.slow.slot(task.entity_code, task.task_type) as use:
-            return await self._run(declared.function, task, delivery, use)
+            return await self._run(function, task, delivery, use)
+
+    async def _is_known(self, module: str) -> bool:
+        """Whether there is such a module, as far as known; one that the last heartbeat did not see may be new."""
+        if self.snapshot.modules is None or module in self.snapshot.modules:
+            return True
+        try:
+            (await self.snapshot.read(self._pool))()
+        except UNAVAILABLE:
+            return True
+        return module in self.snapshot.modules
+
+    def _function_of(self, module: str) -> Handler | None:
+        """Return what runs a module's tasks here: live remote workers of its target, or the program's function."""
+        target = (self.snapshot.modules or {}).get(module)
+        if target is None:
+            declared = self._modules.get(module)
+            return None if declared is None else declared.function
+        return None if self._remote is None else self._remote.of(module, target)
+
+    def served(self) -> Sequence[str]:
+        """Return the modules whose tasks this process runs, or lets remote workers run."""
+        named = {*(module.name for module in self._modules.all()), *(self.snapshot.modules or {})}
+        return sorted(module for module in named if self._function_of(module) is not None)
 
     def _read(self, delivery: Delivery) -> Task | Disposition:
         """Return the task, or the disposition of a message that cannot be read or has no valid signature."""
@@ -352,6 +380,8 @@ class FanoutConsumer(LoopService):
                 return retry_within_window("failed", retry_delay(delivery.delays), now_s, end_s, ack_as="given_up")
             case Throttled(retry_after):
                 return retry_after_throttle(retry_after, delivery.delays, now_s, end_s)
+            case Postponed(by, why):
+                return self._retry(task, why, delivery, at_least=by)
             case None:
                 return self._retry(task, "no_permit", delivery)
         return Ack("succeeded")

@@ -20,11 +20,11 @@ class ConsumerSnapshot:
     """A consumer's facts from the database: read with each heartbeat, kept while the database is unavailable.
 
     Attributes:
-        modules: ``None`` before the first reading.
+        modules: By name the target, ``remote:POOL``, if any; ``None`` before the first reading.
     """
 
     clock: DbClock = field(default_factory=DbClock)
-    modules: frozenset[str] | None = None
+    modules: Mapping[str, str | None] | None = None
     partners: Mapping[str, int] = field(default_factory=dict)
     keys: MessageKeys = NO_KEYS
 
@@ -41,7 +41,7 @@ class ConsumerSnapshot:
         def adopt() -> None:
             if self.clock.sample(row["now_s"], read_s):
                 _log.warning("fanout.db_clock_jump", now_s=row["now_s"])
-            self.modules = frozenset(row["modules"])
+            self.modules = dict(zip(row["modules"], row["targets"], strict=True))
             self.partners = dict(zip(row["partners"], row["numbers"], strict=True))
             self.keys = MessageKeys(row["keys"], read_s)
 

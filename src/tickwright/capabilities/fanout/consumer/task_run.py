@@ -14,6 +14,7 @@ from tickwright.capabilities.fanout.consumer.snapshot import ConsumerSnapshot
 from tickwright.capabilities.fanout.handlers import EntityTask, Handler
 from tickwright.capabilities.fanout.messages import Task
 from tickwright.domain.secrets import Destination, ResolvedSecrets, Secrets, SecretsFor
+from tickwright.engine.remote.calls import Postponed
 from tickwright.engine.tasks import is_final_cancel, take_cancels_back
 from tickwright.partners.contract import PartnerContract
 from tickwright.partners.outcomes import Answered, Failed, Throttled, raised, returned
@@ -26,7 +27,7 @@ _log = structlog.get_logger("tickwright.fanout")
 PERMIT_S = 1.0
 WAITING_SHARE = 4
 
-Outcome: TypeAlias = Answered | Failed | Throttled
+Outcome: TypeAlias = Answered | Failed | Throttled | Postponed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class CallResult:
     @property
     def released(self) -> bool:
         """Whether it counts as not begun: there was no call, or the partner requested silence."""
-        return self.outcome is None or isinstance(self.outcome, Throttled)
+        return self.outcome is None or isinstance(self.outcome, Throttled | Postponed)
 
 
 class TaskRunner:
@@ -74,7 +75,7 @@ class TaskRunner:
         except BaseException:
             permit.close(None)
             raise
-        permit.close(called.outcome)
+        permit.close(None if isinstance(called.outcome, Postponed) else called.outcome)
         return called
 
     async def _permit(self, partner: str, number: int) -> Permit | None:
@@ -104,7 +105,8 @@ class TaskRunner:
             return lambda name: secrets.remember(find(name))
 
         try:
-            async with asyncio.timeout(task.timeout_s) as limit:
+            limit_s = None if getattr(function, "own_timeout", False) else task.timeout_s
+            async with asyncio.timeout(limit_s) as limit:
                 result = await function(_entity_task(task, begun, bound_to))
         except TimeoutError as error:
             return Failed(TIMED_OUT) if limit.expired() else _raised(task, error, secrets)
@@ -114,6 +116,8 @@ class TaskRunner:
             return _raised(task, error, secrets)
         finally:
             await take_cancels_back()
+        if isinstance(result, Postponed):
+            return result
         return Failed(TIMED_OUT) if limit.expired() else returned(result, secrets.mask)
 
 

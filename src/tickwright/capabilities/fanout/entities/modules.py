@@ -7,6 +7,7 @@ file::
     every = "15m"        # length of a window: whole seconds, 1s to 1d
     timeout = "60s"      # of one run: 10ms to 25m
     gated = false        # true: polled only where ENABLE_LOCATIONS_POLLING=true
+    target = "remote:ocpi"   # remote workers of this pool run it, instead of a program's function; "" for the function
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from tickwright.capabilities.fanout.entities.schemas import (
 from tickwright.capabilities.fanout.windows import MODULE_NAME
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, lasting, read_fields
+from tickwright.domain.targets import remote_target
 from tickwright.domain.time_texts import DURATION_MAX, format_duration
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import view
@@ -45,6 +47,7 @@ class ModuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     every: timedelta | None = None
     timeout: timedelta | None = None
     gated: bool | None = None
+    target: str | None = None
 
 
 def read_module(name: str, table: Any, problems: list[str], *, where: str) -> ModuleSettings:
@@ -99,6 +102,7 @@ _READERS: Mapping[str, Reader] = {
         between="10ms and 25m: RabbitMQ takes a message back that is not acknowledged within 30 minutes",
     ),
     "gated": flag,
+    "target": lambda value: "" if value == "" else remote_target(value),
 }
 
 
@@ -136,7 +140,8 @@ class Modules(AuditedRows[ModuleView]):
         Raises:
             Rejected: ``invalid_module`` with every mistake. Permanent.
         """
-        return await self.set(name, msgspec.structs.asdict(request), caller=caller)
+        settings = {**msgspec.structs.asdict(request), "target": request.target or ""}
+        return await self.set(name, settings, caller=caller)
 
     async def set(
         self, name: str, settings: Mapping[str, Any], *, caller: Caller, set_by: str = "operator"
@@ -154,7 +159,7 @@ class Modules(AuditedRows[ModuleView]):
         async with self.changing("put", name, caller, creates=True) as change:
             put = await change.connection.fetchrow(
                 _SQL["put_module"], name, every_s, timeout_ms, new.gated, set_by, set_by == "app",
-                EVERY_DEFAULT // _SECOND, TIMEOUT_DEFAULT // _MILLISECOND,
+                EVERY_DEFAULT // _SECOND, TIMEOUT_DEFAULT // _MILLISECOND, new.target,
             )  # fmt: skip
         return StoredModule(change.after, put is not None and put["created"])
 

@@ -173,6 +173,9 @@ class ModuleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     every: Annotated[str, Meta(examples=["15m"], description="Length of a window, whole seconds from 1s to 1d")]
     timeout: Annotated[str, Meta(examples=["60s"], description="Of one run, from 10ms to 25m")] = "60s"
     gated: bool = False
+    target: Annotated[
+        str | None, Meta(examples=["remote:ocpi"], description="remote:POOL: remote workers run it, not a function")
+    ] = None
 
 
 class NewEntity(msgspec.Struct, frozen=True):
@@ -357,6 +360,7 @@ class ModuleView(msgspec.Struct, kw_only=True):
     """A module: what entities are polled for.
 
     Attributes:
+        target: ``remote:POOL`` if remote workers run it; none for a program's function.
         gated: Published only by schedulers that have ``ENABLE_<NAME>_POLLING=true`` in their environment.
         set_by: ``default``, ``app``, ``operator`` or ``sql``; a program replaces the first two only.
         paused_at: Since when no entity is polled for it.
@@ -366,6 +370,7 @@ class ModuleView(msgspec.Struct, kw_only=True):
     every: str
     timeout: str
     gated: bool
+    target: str | None
     set_by: str
     paused_at: datetime | None
     created_at: datetime

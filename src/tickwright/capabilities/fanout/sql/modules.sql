@@ -1,6 +1,6 @@
 -- name: list_modules
 -- All modules, or the module $1. Small: a row per module. Index: modules_pkey.
-SELECT name, interval_seconds, timeout_ms, is_gated, set_by, paused_at, created_at, updated_at
+SELECT name, interval_seconds, timeout_ms, is_gated, target, set_by, paused_at, created_at, updated_at
   FROM tickwright.modules WHERE $1::text IS NULL OR name = $1 ORDER BY name LIMIT 10000;
 
 -- name: lock_module
@@ -9,15 +9,15 @@ SELECT name FROM tickwright.modules WHERE name = $1 FOR UPDATE;
 
 -- name: put_module
 -- Create a module or change its given settings, for $5. A program ($6) replaces only defaults and settings that a program declared. Equal
--- settings change nothing. Index: modules_pkey.
-INSERT INTO tickwright.modules AS m (name, interval_seconds, timeout_ms, is_gated, set_by)
-VALUES ($1, coalesce($2::integer, $7::integer), coalesce($3::integer, $8::integer), coalesce($4::boolean, false), $5)
+-- settings change nothing. $9 is remote:POOL, or empty for the program's function. Index: modules_pkey.
+INSERT INTO tickwright.modules AS m (name, interval_seconds, timeout_ms, is_gated, set_by, target)
+VALUES ($1, coalesce($2::integer, $7::integer), coalesce($3::integer, $8::integer), coalesce($4::boolean, false), $5, nullif($9::text, ''))
 ON CONFLICT (name) DO UPDATE
    SET interval_seconds = coalesce($2, m.interval_seconds), timeout_ms = coalesce($3, m.timeout_ms),
-       is_gated = coalesce($4, m.is_gated), set_by = $5, updated_at = clock_timestamp()
+       is_gated = coalesce($4, m.is_gated), set_by = $5, updated_at = clock_timestamp(), target = nullif(coalesce($9, m.target), '')
  WHERE (NOT $6::boolean OR m.set_by IN ('default', 'app'))
-   AND (m.interval_seconds, m.timeout_ms, m.is_gated, m.set_by) IS DISTINCT FROM
-       (coalesce($2, m.interval_seconds), coalesce($3, m.timeout_ms), coalesce($4, m.is_gated), $5)
+   AND (m.interval_seconds, m.timeout_ms, m.is_gated, m.set_by, m.target) IS DISTINCT FROM
+       (coalesce($2, m.interval_seconds), coalesce($3, m.timeout_ms), coalesce($4, m.is_gated), $5, nullif(coalesce($9, m.target), ''))
 RETURNING xmax = 0 AS created;
 
 -- name: pause_module

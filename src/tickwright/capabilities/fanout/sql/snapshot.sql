@@ -5,9 +5,10 @@ SELECT key FROM tickwright.message_keys
  ORDER BY signs_from <= clock_timestamp() DESC, id DESC;
 
 -- name: snapshot
--- The clock, every module's name, every partner's number and the keys of messages. Index: none, these tables are small.
+-- The clock, every module's name and target, every partner's number and the keys of messages. Index: none, these tables are small.
 SELECT extract(epoch FROM clock_timestamp())::float8 AS now_s,
        ARRAY(SELECT name FROM tickwright.modules ORDER BY name) AS modules,
+       ARRAY(SELECT target FROM tickwright.modules ORDER BY name) AS targets,
        ARRAY(SELECT name FROM tickwright.partners ORDER BY name) AS partners,
        ARRAY(SELECT partner_no FROM tickwright.partners ORDER BY name) AS numbers,
        ARRAY({message_keys}) AS keys;

@@ -6,6 +6,9 @@
       └──none──▶ waits ──an insert notifies, or a job is due──▶ one claim for the worker that waits longest, and so on
                    └──its time is up, the process stops──▶ answer without jobs      until a claim finds none
 
+Calls of consumers (polls, tasks, chunks; :mod:`tickwright.engine.remote`) are claimed beside jobs: the kind that comes
+first changes with each claim, so that neither fills every answer.
+
 One connection listens for all that wait. A round claims once for each worker that gets jobs, and once more for each set
 of types without jobs, however many workers wait for them.
 
@@ -21,7 +24,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -35,6 +38,7 @@ from tickwright.capabilities.jobs.remote.messages import (
     RemoteJob,
     RemoteJobs,
     RemoteRelease,
+    RemoteWork,
 )
 from tickwright.capabilities.jobs.remote.results import DeferredAttempt, Ended, ExpiredAttempt, RemoteResultWriter
 from tickwright.capabilities.jobs.remote.sessions import CALL_S, SQL, RemoteSession, RemoteSessions, session_lost
@@ -47,6 +51,8 @@ from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate, loc
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.time_texts import parse_duration
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
+from tickwright.engine.remote.calls import CALLS_CHANNEL
+from tickwright.engine.remote.work import CallStore
 from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import is_set_within
 from tickwright.engine.wakeup.connection import DirectConnection
@@ -74,21 +80,32 @@ _log = structlog.get_logger("tickwright.remote")
 
 @dataclass(frozen=True, slots=True)
 class AskedClaim:
-    """A claim: of which session, under which number, of which types, and how many jobs at most."""
+    """A claim: of which session, under which number, of which types and calls, and how many of them at most."""
 
     session: RemoteSession
     number: int
     names: tuple[str, ...]
     max: int
+    calls: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
 class FoundJobs:
-    """The result of a claim: jobs, the length of their payloads, and when there may be another one."""
+    """The result of a claim: jobs and calls, the length of the jobs' payloads, and when there may be another job."""
 
     jobs: list[RemoteJob] = field(default_factory=list)
+    calls: list[RemoteWork] = field(default_factory=list)
     size: int = 0
     next_in_s: float | None = None
+
+    @property
+    def count(self) -> int:
+        """How many jobs and calls."""
+        return len(self.jobs) + len(self.calls)
+
+    def answer(self) -> RemoteJobs:
+        """Return the answer to the worker."""
+        return RemoteJobs(self.jobs, drain=False, calls=self.calls)
 
     def note_next(self, seconds: float) -> None:
         """Note that there may be a job in ``seconds``."""
@@ -121,15 +138,24 @@ class RemoteClaimer(LoopService):
         super().__init__()
         self._encryption = WorkerEncryption(keys)
         self._pool, self._store, self._sessions, self._probe = pool, store, sessions, probe
-        self.results = RemoteResultWriter(pool, store, self.kind, released=self.wake, keys=keys, probe=probe)
+        self.calls = CallStore(pool, probe=probe)
+        self.results = RemoteResultWriter(
+            pool, store, self.kind, self.calls, released=self.wake, keys=keys, probe=probe
+        )
         self._frontier = ClaimFrontier(lambda _: False)
-        self._wakeup = worker_wakeup(direct or DirectConnection(None), cancelled=_ignore, types_changed=self._retype)
+        self._wakeup = worker_wakeup(
+            direct or DirectConnection(None),
+            cancelled=_ignore,
+            types_changed=self._retype,
+            more={CALLS_CHANNEL: lambda _: self.wake()},
+        )
         self._sleep = IdleSleep(self._wakeup)
         self._waiting: dict[_Waiting, None] = {}
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self._in_progress = 0
         self._turn = self._following = 0
         self._limited_claims = Counter[str]()
+        self._calls_first = False
         self._types: dict[str, TaskType] = {}
         self._types_until_s = 0.0
         self._reading: asyncio.Task[None] | None = None
@@ -177,9 +203,9 @@ class RemoteClaimer(LoopService):
     # ------------------------------------------------------------------ calls
 
     async def claim(self, session: RemoteSession, body: RemoteClaim) -> RemoteJobs:
-        """Return due jobs, or those that become due within the wait; empty when there are none.
+        """Return due jobs and waiting calls, or those that come within the wait; empty when there are none.
 
-        If the caller is cancelled, jobs that were claimed for it are released.
+        If the caller is cancelled, what was claimed for it is released.
 
         Raises:
             Rejected: ``unknown_type``: not one of the registration; ``invalid_duration``. Permanent.
@@ -192,8 +218,8 @@ class RemoteClaimer(LoopService):
         if session.drains or self.stopping.is_set():
             return RemoteJobs([], drain=session.drains)
         await self.read_types()
-        if jobs := (await self._claim_or_release(asked)).jobs:
-            return RemoteJobs(jobs, drain=False)
+        if (found := await self._claim_or_release(asked)).count:
+            return found.answer()
         await self._check(asked)
         return await self._wait(asked, wait_s) if wait_s > 0 else RemoteJobs([], drain=False)
 
@@ -206,7 +232,8 @@ class RemoteClaimer(LoopService):
         wait = parse_duration(body.wait, field="wait")
         if wait > WAIT_MAX:
             raise Rejected("invalid_duration", f"wait: at most {WAIT_MAX.seconds} s", field="wait")
-        return AskedClaim(session, body.claim, names, body.max), wait.total_seconds()
+        calls = session.calls if body.types is None else ()
+        return AskedClaim(session, body.claim, names, body.max, calls), wait.total_seconds()
 
     async def _check(self, asked: AskedClaim) -> bool:
         """Tell a claim that found no job from one that was refused; return whether the worker is to stop."""
@@ -229,7 +256,7 @@ class RemoteClaimer(LoopService):
             return waiting.answer.result() if waiting.answer.done() else RemoteJobs([], drain=False)
         except asyncio.CancelledError:
             if waiting.answer.done() and waiting.answer.exception() is None:
-                self._release_later(asked.session, waiting.answer.result().jobs)
+                self._release_later(asked.session, waiting.answer.result())
             raise
         finally:
             waiting.answer.cancel()
@@ -247,23 +274,26 @@ class RemoteClaimer(LoopService):
 
     def _release_found(self, session: RemoteSession, claiming: "asyncio.Task[FoundJobs]") -> None:
         if not claiming.cancelled() and claiming.exception() is None:
-            self._release_later(session, claiming.result().jobs)
+            self._release_later(session, claiming.result().answer())
 
-    def _release_later(self, session: RemoteSession, jobs: Sequence[RemoteJob]) -> None:
-        if jobs:
+    def _release_later(self, session: RemoteSession, found: RemoteJobs) -> None:
+        if found.jobs or found.calls:
             with for_all_callers():
-                task: asyncio.Task[object] = asyncio.create_task(self._release(session, jobs))
+                task: asyncio.Task[object] = asyncio.create_task(self._release(session, found))
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, session: RemoteSession, jobs: Sequence[RemoteJob]) -> None:
-        """Release jobs whose answer reaches no client. Where that fails, the client's next claim says what it holds."""
+    async def _release(self, session: RemoteSession, found: RemoteJobs) -> None:
+        """Release what no client gets. Where that fails, the client's next claim says what it holds."""
+        releases = [RemoteRelease(id=job.id, fence=job.fence) for job in found.jobs]
+        releases += [RemoteRelease(id=call.id, fence=call.fence, kind=call.kind) for call in found.calls]
         with suppress(*UNAVAILABLE, TickwrightError):
-            await self.results.record(session, [RemoteRelease(id=job.id, fence=job.fence) for job in jobs])
+            await self.results.record(session, releases)
 
     async def _release_unknown(self, session: RemoteSession, number: int, held: Sequence[RemoteAttempt]) -> None:
         """Release what the session holds besides ``held``, and refuse its earlier claims from now on."""
-        known = [(one.id, one.fence) for one in held]
+        known = [(one.id, one.fence) for one in held if one.kind == "job"]
+        known_calls = [(one.id, one.fence) for one in held if one.kind != "job"]
         async with self._pool.acquire() as connection:
             await connection.fetchval(_WORKERS["refuse_claims"], session.id, number)
             async with connection.transaction():
@@ -271,6 +301,7 @@ class RemoteClaimer(LoopService):
                     raise session_lost()
                 released, locked = await self._store.release_unknown(connection, session.id, known)
                 await connection.execute(SQL["recount_places"], session.id, [job_id for job_id, _ in known])
+                released += await self.calls.release_unknown(connection, session.id, known_calls)
         if released:
             _log.warning("claims.released_unknown", kind="remote", session=session.id, count=released)
             self.wake()
@@ -279,13 +310,14 @@ class RemoteClaimer(LoopService):
             raise Contended("busy", text, status=409)
 
     async def close(self, session: RemoteSession) -> int:
-        """End a session, and release what it holds without counting an attempt; return how many jobs."""
+        """End a session, and release what it holds without counting an attempt; return how many jobs and calls."""
         async with self._pool.acquire() as connection:
             await connection.fetchval(_WORKERS["refuse_claims"], session.id, 2**63 - 1)
             async with connection.transaction():
                 if await connection.fetchval(_WORKERS["hold_session"], session.id) is None:
                     raise session_lost()
                 released, locked = await self._store.release_unknown(connection, session.id, [])
+                released += await self.calls.release_unknown(connection, session.id, [])
                 await connection.execute(SQL["expire" if locked else "leave"], session.id)
         self.wake()
         return released
@@ -309,14 +341,27 @@ class RemoteClaimer(LoopService):
             self._in_progress += 1
             try:
                 with within(CALL_S):
-                    if plain:
+                    calls_first = self._calls_first = not self._calls_first
+                    if asked.calls and calls_first:
+                        await self._claim_calls(asked, found)
+                    if plain and found.count < asked.max:
                         await self._claim_plain(asked, plain, found)
                     for kind in self._rotated(limited):
-                        if len(found.jobs) < asked.max:
+                        if found.count < asked.max:
                             await self._claim_limited(asked, kind, found)
+                    if asked.calls and not calls_first and found.count < asked.max:
+                        await self._claim_calls(asked, found)
             finally:
                 self._in_progress -= 1
         return found
+
+    async def _claim_calls(self, asked: AskedClaim, found: FoundJobs) -> None:
+        """Claim polls, tasks and chunks that consumers have handed over."""
+        room, session = asked.max - found.count, asked.session
+        claimed = await self.calls.claim(session.id, asked.number, session.pool, asked.calls, room)
+        for one in claimed:
+            payload = msgspec.Raw(one.payload.encode())
+            found.calls.append(RemoteWork(one.id, one.kind, one.name, payload, one.timeout_ms, one.fence))
 
     def _rotated(self, kinds: list[TaskType]) -> list[TaskType]:
         turn = self._turn % len(kinds) if kinds else 0
@@ -325,7 +370,7 @@ class RemoteClaimer(LoopService):
     async def _claim_plain(self, asked: AskedClaim, names: Sequence[str], found: FoundJobs) -> None:
         for _ in range(ROUNDS_MAX):
             self._turn += 1
-            room = asked.max - len(found.jobs)
+            room = asked.max - found.count
             plan = plan_claim(dict.fromkeys(names, room), self._frontier.hot, room, self._turn)
             if plan is None:
                 return
@@ -368,7 +413,7 @@ class RemoteClaimer(LoopService):
     async def _claim_limited(self, asked: AskedClaim, kind: TaskType, found: FoundJobs) -> None:
         """Claim jobs of a type with a limit, which the transaction keeps for all workers."""
         async with self._pool.acquire() as connection, connection.transaction():
-            claimed = await self._claim_within(connection, asked, kind, found, asked.max - len(found.jobs))
+            claimed = await self._claim_within(connection, asked, kind, found, asked.max - found.count)
         if claimed is not None:
             await self._take(asked, claimed, found)
 
@@ -501,29 +546,34 @@ class RemoteClaimer(LoopService):
     async def _serve(self) -> float | None:
         """Claim for those that wait, the longest first; return when there may be more jobs."""
         await self.read_types()
-        dry, next_in_s = set[str](), list[float]()
+        dry, dry_calls, next_in_s = set[str](), set[tuple[str, str, str]](), list[float]()
         for waiting in list(self._waiting):
-            names = tuple(name for name in waiting.asked.names if name not in dry)
-            if names and not waiting.answer.done():
-                found = await self._claim_for(waiting, names)
+            asked, pool = waiting.asked, waiting.asked.session.pool
+            names = tuple(name for name in asked.names if name not in dry)
+            calls = tuple(call for call in asked.calls if (pool, *call) not in dry_calls)
+            if (names or calls) and not waiting.answer.done():
+                found = await self._claim_for(waiting, names, calls)
                 if found is not None:
                     dry.update(names)
+                    dry_calls.update((pool, *call) for call in calls)
                     next_in_s += [] if found.next_in_s is None else [found.next_in_s]
             if self.stopping.is_set():
                 break
         return min(next_in_s, default=None)
 
-    async def _claim_for(self, waiting: _Waiting, names: tuple[str, ...]) -> FoundJobs | None:
-        """Claim for one worker; return what was found unless that were jobs: these types have none."""
-        asked = AskedClaim(waiting.asked.session, waiting.asked.number, names, waiting.asked.max)
+    async def _claim_for(
+        self, waiting: _Waiting, names: tuple[str, ...], calls: tuple[tuple[str, str], ...]
+    ) -> FoundJobs | None:
+        """Claim for one worker; return what was found unless that was work: of these there is none."""
+        asked = replace(waiting.asked, names=names, calls=calls)
         waiting.turn = turn = asyncio.get_running_loop().create_future()
         try:
             found = await self._claim(asked)
-            if found.jobs:
+            if found.count:
                 if waiting.answer.done():  # its client left
-                    self._release_later(asked.session, found.jobs)
+                    self._release_later(asked.session, found.answer())
                 else:
-                    waiting.answer.set_result(RemoteJobs(found.jobs, drain=False))
+                    waiting.answer.set_result(found.answer())
                 return None
             if await self._check(asked) and not waiting.answer.done():
                 waiting.answer.set_result(RemoteJobs([], drain=True))

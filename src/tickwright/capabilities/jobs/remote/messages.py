@@ -4,6 +4,7 @@ Version 1. Within a version, answers may get new fields, which clients ignore, a
 Anything else is a new version, which a client asks for when it registers. See docs/worker-protocol.md.
 """
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,11 +17,17 @@ CLAIM_MAX = 1000
 HELD_MAX = 5000
 TYPES_MAX = 200
 RESULT_BYTES_MAX = 65_536
+CHUNK_RESULT_BYTES_MAX = 2_000_000
+BODY_BYTES_MAX = 4_000_000
+"""Of a call of results, in which chunks have their actions."""
 SESSION_HEADER = "Tickwright-Session"
 
 Number = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 TypeName = Annotated[str, Meta(min_length=1, max_length=50)]
 TypeNames = Annotated[list[TypeName], Meta(min_length=1, max_length=TYPES_MAX)]
+CallName = Annotated[str, Meta(min_length=1, max_length=100)]
+CallNames = Annotated[list[CallName], Meta(max_length=TYPES_MAX)]
+WorkKind = Literal["job", "poll", "task", "chunk"]
 
 
 class RemoteRegistration(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -28,8 +35,11 @@ class RemoteRegistration(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
     Attributes:
         name: For operators, such as ``host:pid``.
-        pool: It works types whose target is ``remote:POOL``.
-        types: The types that it has handlers for.
+        pool: It works what has the target ``remote:POOL``.
+        types: The task types that it has handlers for.
+        partners: The partners that it polls for trackers.
+        modules: The modules whose tasks it runs for entities.
+        batches: The batches whose chunks it works on.
         client: The client and its version, for operators.
         lease: After so long without a heartbeat the worker is lost; that of the process by default.
         protocol: The version of this protocol.
@@ -37,10 +47,19 @@ class RemoteRegistration(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     pool: Annotated[str, Meta(min_length=1, max_length=255, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
-    types: TypeNames
+    types: Annotated[list[TypeName], Meta(max_length=TYPES_MAX)] = []
+    partners: CallNames = []
+    modules: CallNames = []
+    batches: CallNames = []
     client: Annotated[str, Meta(max_length=100)] = ""
     lease: DurationText | None = None
     protocol: int = PROTOCOL
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """The kinds and names of the calls that it makes for consumers."""
+        named = {"poll": self.partners, "task": self.modules, "chunk": self.batches}
+        return [(kind, name) for kind, names in named.items() for name in dict.fromkeys(names)]
 
 
 class RemoteType(msgspec.Struct, frozen=True):
@@ -69,23 +88,27 @@ class RemoteRegistered(msgspec.Struct, frozen=True):
 
 
 class RemoteAttempt(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One attempt of one job: what every call about it carries."""
+    """One attempt of one job, or one poll, task or chunk: what every call about it carries.
+
+    Ids are unique among all kinds.
+    """
 
     id: Number
     fence: Number
+    kind: WorkKind = "job"
 
 
 RemoteAttempts = Annotated[list[RemoteAttempt], Meta(max_length=HELD_MAX)]
 
 
 class RemoteClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A request for jobs.
+    """A request for work.
 
     Attributes:
         claim: A number that rises by one with each claim of the session, beginning at 1.
-        max: At most so many jobs.
-        wait: How long the answer may wait for a job, at most 60 s.
-        types: Some of the types of the registration; all of them by default.
+        max: At most so many jobs and other calls together.
+        wait: How long the answer may wait for one, at most 60 s.
+        types: Jobs of some of the types of the registration, and nothing else; everything by default.
         held: After a claim without an answer: every attempt that the worker knows of. The server then refuses claims of
             lower numbers, and releases what the session holds besides these, without counting an attempt. Send it only
             while no other claim of the session is under way.
@@ -126,11 +149,58 @@ class RemoteJob(msgspec.Struct, frozen=True, gc=False):
     traceparent: str | None
 
 
+class RemoteWork(msgspec.Struct, frozen=True, gc=False):
+    """One poll of a tracker, task of an entity or chunk of a batch, to be made for a consumer.
+
+    Attributes:
+        name: Of the partner, module or batch.
+        payload: See docs/worker-protocol.md for the fields of each kind.
+        timeout_ms: How long it may take from now on. The server enforces it, too, a little later.
+        fence: Rises with every claim of this call.
+    """
+
+    id: int
+    kind: Literal["poll", "task", "chunk"]
+    name: str
+    payload: Any
+    timeout_ms: int
+    fence: int
+
+
 class RemoteJobs(msgspec.Struct, frozen=True):
-    """The jobs of a claim; ``drain``: claim no more, finish what runs, and close the session."""
+    """What a claim has found; ``drain``: claim no more, finish what runs, and close the session."""
 
     jobs: list[RemoteJob]
     drain: bool
+    calls: list[RemoteWork] = []
+
+
+class RemoteCallView(msgspec.Struct, frozen=True, kw_only=True):
+    """A poll, task or chunk that a consumer has handed over, for operators.
+
+    Attributes:
+        name: Of the partner, module or batch.
+        worker: The session of the remote worker that makes it; none while it waits for one.
+        deadline_at: It ends then at the latest.
+        progress: As its worker has reported it last.
+    """
+
+    id: int
+    kind: Literal["poll", "task", "chunk"]
+    pool: str
+    name: str
+    worker: int | None
+    worker_name: str | None
+    began_at: datetime | None
+    deadline_at: datetime
+    progress: Any
+    fence: int
+
+
+class RemoteCallList(msgspec.Struct, frozen=True):
+    """Calls, the oldest first; 1,000 at most."""
+
+    items: list[RemoteCallView]
 
 
 class RemoteAttemptList(msgspec.Struct, forbid_unknown_fields=True):
@@ -156,7 +226,7 @@ class RemoteHeartbeat(msgspec.Struct, forbid_unknown_fields=True):
     held: RemoteAttempts = []
 
 
-class RemoteStop(msgspec.Struct, frozen=True):
+class RemoteStop(msgspec.Struct, frozen=True, omit_defaults=True):
     """An attempt that must stop.
 
     Drop it where the reason is ``lost``, because the worker does not hold it, or ``timeout``, because the server has
@@ -166,6 +236,7 @@ class RemoteStop(msgspec.Struct, frozen=True):
     id: int
     fence: int
     reason: Literal["lost", "cancelled", "timeout"]
+    kind: WorkKind = "job"
 
 
 class RemoteRenewal(msgspec.Struct, frozen=True):
@@ -182,6 +253,7 @@ class RemoteProgressItem(msgspec.Struct, forbid_unknown_fields=True):
     id: Number
     fence: Number
     progress: msgspec.Raw
+    kind: WorkKind = "job"
 
 
 class RemoteProgress(msgspec.Struct, forbid_unknown_fields=True):
@@ -193,10 +265,11 @@ class RemoteProgress(msgspec.Struct, forbid_unknown_fields=True):
 class _Result(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="outcome"):
     id: Number
     fence: Number
+    kind: WorkKind = "job"
 
 
 class RemoteComplete(_Result, tag="complete"):
-    """The attempt succeeded; ``result`` is kept with the job."""
+    """The attempt succeeded. ``result`` is kept with the job; a poll or a chunk has one of its own form."""
 
     result: msgspec.Raw | UnsetType = UNSET
 
@@ -213,8 +286,14 @@ class RemoteFail(_Result, tag="fail"):
     retry_after: DurationText | None = None
 
 
+class RemoteThrottled(_Result, tag="throttled"):
+    """The partner of a poll or of a task requests silence: no process calls it before ``retry_after`` is over."""
+
+    retry_after: DurationText
+
+
 class RemoteSnooze(_Result, tag="snooze"):
-    """The job is to be called again after ``wait``; costs no attempt."""
+    """It is to be called again after ``wait``; costs no attempt."""
 
     wait: DurationText
 
@@ -232,7 +311,7 @@ class RemoteCancel(_Result, tag="cancelled"):
     """The handler stopped because the job's user cancelled it. Without such a cancel it counts as ``release``."""
 
 
-RemoteResult = RemoteComplete | RemoteFail | RemoteSnooze | RemoteRelease | RemoteCancel
+RemoteResult = RemoteComplete | RemoteFail | RemoteThrottled | RemoteSnooze | RemoteRelease | RemoteCancel
 
 
 class RemoteResults(msgspec.Struct, forbid_unknown_fields=True):
@@ -268,6 +347,6 @@ class RemoteClose(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RemoteClosed(msgspec.Struct, frozen=True):
-    """How many jobs were released, which the worker still held."""
+    """How many jobs and other calls were released, which the worker still held."""
 
     released: int

@@ -14,7 +14,13 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.jobs.remote.messages import SESSION_HEADER, RemoteRegistered, RemoteRegistration
+from tickwright.capabilities.jobs.remote.messages import (
+    BODY_BYTES_MAX,
+    SESSION_HEADER,
+    RemoteCallList,
+    RemoteRegistered,
+    RemoteRegistration,
+)
 from tickwright.capabilities.jobs.remote.workers import CALLS, RemoteCall, RemoteWorkers
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import quoted
@@ -27,6 +33,7 @@ from tickwright.store.bounds import Abandoned
 
 SCOPE = "jobs:work"
 PATH = "/v1/worker"
+_BODIES_MAX = {"results": BODY_BYTES_MAX}
 _HEADERS = [(b"content-type", b"application/json"), *SAFE_HEADERS]
 _SESSION = {
     "name": SESSION_HEADER,
@@ -46,6 +53,11 @@ def worker_routes(workers: RemoteWorkers, gate: Gate) -> APIRouter:
         """Open the session of a remote worker. Its secret is shown only in this response."""
         return answer(await workers.register(await gate.read_bytes(request), caller), 201)
 
+    @router.get("/v1/remote-calls", dependencies=[Depends(gate.allow(Role.OPERATOR))], **answers(RemoteCallList))
+    async def list_remote_calls() -> Response:
+        """List polls, tasks and chunks that consumers have handed over: by whom each is made, and how far it is."""
+        return answer(await workers.calls())
+
     for name, call in CALLS.items():
         _add(router, workers, gate, name, call)
     return router
@@ -64,7 +76,8 @@ def _add(router: APIRouter, workers: RemoteWorkers, gate: Gate, name: str, call:
         **documented,
     )
     async def respond(request: Request) -> Response:
-        return answer(await workers.answer(name, await gate.read_bytes(request), request.scope["headers"]))
+        body = await gate.read_bytes(request, _BODIES_MAX.get(name))
+        return answer(await workers.answer(name, body, request.scope["headers"]))
 
 
 def fast_worker_routes(workers: RemoteWorkers, gate: Gate) -> Mapping[str, FastRoute]:
@@ -79,7 +92,7 @@ async def _respond(  # noqa: PLR0917  the last three are of ASGI
     if scope["query_string"]:
         parameter = scope["query_string"].decode("latin-1").partition("=")[0]
         raise Rejected("unknown_parameter", f"no parameter {quoted(parameter)}; known: none here", status=400)
-    body = await gate.read_raw(scope, receive)
+    body = await gate.read_raw(scope, receive, _BODIES_MAX.get(name))
     call = workers.answer(name, body, scope["headers"])
     text = msgspec.json.encode(await (_while_connected(call, receive) if name == "claim" else call))
     head = [*_HEADERS, (b"content-length", str(len(text)).encode())]

@@ -7,11 +7,13 @@
 
 The statements are those of the Python worker (``results.sql``); some are fenced by their owner only. So the first
 statement locks the attempts that the calls name, by session, job and fence, and the others write what it returned. A
-repeated call finds nothing, whatever became of the job, and changes nothing.
+repeated call finds nothing, whatever became of the job, and changes nothing. Answers to polls, tasks and chunks go to
+their consumers (:mod:`tickwright.engine.remote.work`), fenced in the same way.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ from msgspec import UNSET
 
 from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX, Errored, TaskType
 from tickwright.capabilities.jobs.remote.messages import (
+    CHUNK_RESULT_BYTES_MAX,
     RESULT_BYTES_MAX,
     RemoteAttempt,
     RemoteBegun,
@@ -33,6 +36,7 @@ from tickwright.capabilities.jobs.remote.messages import (
     RemoteReported,
     RemoteResult,
     RemoteSnooze,
+    RemoteThrottled,
 )
 from tickwright.capabilities.jobs.remote.sessions import CALL_S, SQL, RemoteSession
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
@@ -51,6 +55,8 @@ from tickwright.domain.retries import WAIT_MAX
 from tickwright.domain.time_texts import parse_duration
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
+from tickwright.engine.remote.calls import CallEnd
+from tickwright.engine.remote.work import CallStore, EndedCall, failure
 from tickwright.ports.service import NO_PROBE, Probe
 from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
@@ -113,6 +119,7 @@ class RemoteResultWriter:
         pool: Connections for the work of all callers.
         store: The statements of the worker.
         types: Returns a task type by its name.
+        calls: Of consumers.
         released: Called when jobs are pending again, or places of a limited type are free.
         keys: Seal results and progress of encrypted types; without keys these are left to another process.
 
@@ -125,13 +132,14 @@ class RemoteResultWriter:
         pool: Pool,
         store: ClaimStore,
         types: Callable[[str], TaskType | None],
+        calls: CallStore,
         *,
         released: Callable[[], None],
         keys: PayloadKeys = NO_KEYS,
         probe: Probe = NO_PROBE,
     ) -> None:
-        self._pool, self._store, self._types, self._released, self._probe = pool, store, types, released, probe
-        self._keys = keys
+        self._pool, self._store, self._types, self._calls = pool, store, types, calls
+        self._released, self._keys, self._probe = released, keys, probe
         self._record = CallBatcher(self._write, items_max=CALLS_MAX)
         self.counts: Counter[str] = Counter()
 
@@ -143,7 +151,24 @@ class RemoteResultWriter:
             Unavailable: ``outcome_unknown``, or the database does not answer. Send the same results again.
         """
         _check(results)
-        return await self._record(_Call(session.id, results))
+        jobs = [one for one in results if isinstance(one, ExpiredAttempt | DeferredAttempt) or one.kind == "job"]
+        done = await self._record(_Call(session.id, jobs)) if jobs else RemoteRecorded(0, [], [])
+        if len(jobs) == len(results):
+            return done
+        calls = [one for one in results if not isinstance(one, ExpiredAttempt | DeferredAttempt) and one.kind != "job"]
+        written = await self._end_calls(session.id, calls)
+        stale = [one.id for one in calls if one.id not in written]
+        return RemoteRecorded(done.done + len(written), done.stale + stale, done.locked)
+
+    async def _end_calls(self, session: int, results: Sequence[RemoteResult]) -> set[int]:
+        releases = [(one.id, one.fence) for one in results if isinstance(one, RemoteRelease | RemoteCancel)]
+        answers = [
+            EndedCall(one.id, session, one.fence, *_answer_of(one))
+            for one in results
+            if not isinstance(one, RemoteRelease | RemoteCancel)
+        ]
+        written = await self._calls.end(answers) if answers else set[int]()
+        return written | (await self._calls.release(session, releases) if releases else set())
 
     async def begin(self, session: RemoteSession, attempts: Sequence[RemoteAttempt]) -> RemoteBegun:
         """Write that last attempts begin, so that they count from now on; idempotent."""
@@ -165,18 +190,28 @@ class RemoteResultWriter:
         _check_ids(items)
         for item in items:
             _check_size(item.id, bytes(item.progress))
-        ids, fences = [item.id for item in items], [item.fence for item in items]
-        texts = [bytes(item.progress).decode() for item in items]
-        rows = await self._pool.fetch(SQL["report_progress"], session.id, ids, fences, texts)
-        written = {row["id"] for row in rows}
-        if left := [job for job in ids if job not in written]:
-            found = [row["id"] for row in await self._pool.fetch(SQL["encrypted_of"], session.id, left)]
-            sealed = {job: self._keys.seal(texts[ids.index(job)], Purpose.PROGRESS, str(job)) for job in found}
-            if sealed:
-                held = [fences[ids.index(job)] for job in sealed]
-                rows = await self._pool.fetch(SQL["report_progress"], session.id, [*sealed], held, [*sealed.values()])
-                written |= {row["id"] for row in rows}
-        return RemoteReported(len(written), [job for job in ids if job not in written])
+        written = set[int]()
+        if jobs := {item.id: (item.fence, bytes(item.progress).decode()) for item in items if item.kind == "job"}:
+            written |= await self._report_of_jobs(session, jobs)
+        if calls := [(one.id, one.fence, bytes(one.progress).decode()) for one in items if one.kind != "job"]:
+            written |= await self._calls.report_progress(session.id, calls)
+        return RemoteReported(len(written), [item.id for item in items if item.id not in written])
+
+    async def _report_of_jobs(self, session: RemoteSession, jobs: Mapping[int, tuple[int, str]]) -> AbstractSet[int]:
+        """Write the progress of jobs, given by id with their fences; of encrypted types sealed."""
+
+        async def write(jobs: Mapping[int, tuple[int, str]]) -> AbstractSet[int]:
+            columns = [*jobs], [fence for fence, _ in jobs.values()], [text for _, text in jobs.values()]
+            return {row["id"] for row in await self._pool.fetch(SQL["report_progress"], session.id, *columns)}
+
+        written = await write(jobs)
+        if left := [job for job in jobs if job not in written]:
+            encrypted = [row["id"] for row in await self._pool.fetch(SQL["encrypted_of"], session.id, left)]
+            if encrypted:
+                seal = self._keys.seal
+                sealed = {job: (jobs[job][0], seal(jobs[job][1], Purpose.PROGRESS, str(job))) for job in encrypted}
+                written |= await write(sealed)
+        return written
 
     async def _write(self, calls: Sequence[_Call]) -> Sequence[RemoteRecorded | Exception]:
         try:
@@ -315,6 +350,23 @@ class RemoteResultWriter:
                 return "release_with_error", (INTERRUPTED,)
 
 
+def _answer_of(result: RemoteResult) -> tuple[Any, str | None]:
+    """Return the outcome of a poll, task or chunk, and its answer as its consumer reads it."""
+    match result:
+        case RemoteComplete(result=value):
+            return "complete", None if value is UNSET else storable(bytes(value).decode())
+        case RemoteFail(code=code, message=text, final=final, retry_after=after):
+            wait_s = None if after is None else parse_duration(after).total_seconds()
+            end = CallEnd(outcome="fail", code=code, message=storable(text), final=final, wait_s=wait_s)
+        case RemoteThrottled(retry_after=wait):
+            end = CallEnd(outcome="throttled", wait_s=parse_duration(wait).total_seconds())
+        case RemoteSnooze(wait=wait):
+            end = CallEnd(outcome="snooze", wait_s=parse_duration(wait).total_seconds())
+        case _:
+            raise AssertionError(result)
+    return end.outcome, failure(end)
+
+
 def _errored(result: RemoteFail) -> Errored:
     text = result.message if result.code == "handler_error" else f"{result.code}: {result.message}"
     wait = None if result.retry_after is None else parse_duration(result.retry_after)
@@ -325,9 +377,14 @@ def _check(results: Sequence[Ended]) -> None:
     _check_ids(results)
     for result in results:
         match result:
+            case RemoteThrottled(kind="job" | "chunk"):
+                text = "a job or a chunk has no partner: fail it with retry_after, or snooze it"
+                raise Rejected("invalid_value", text, field="outcome")
+            case RemoteComplete(kind="chunk", result=value) if value is not UNSET:
+                _check_size(result.id, bytes(value), CHUNK_RESULT_BYTES_MAX)
             case RemoteComplete(result=value) if value is not UNSET:
                 _check_size(result.id, bytes(value))
-            case RemoteFail(retry_after=str() as text) | RemoteSnooze(wait=text):
+            case RemoteFail(retry_after=str() as text) | RemoteSnooze(wait=text) | RemoteThrottled(retry_after=text):
                 if parse_duration(text, field="wait") > WAIT_MAX:
                     raise Rejected("invalid_duration", f"a wait has {WAIT_MAX.days} days at the most", field="wait")
             case _:
@@ -341,7 +398,7 @@ def _check_ids(items: Iterable[Any]) -> None:
         raise Rejected("duplicate_job", f"job {twice} is named twice; send one result for each job", field="results")
 
 
-def _check_size(job: int, value: bytes) -> None:
-    if len(value) > RESULT_BYTES_MAX:
-        text = f"the value for job {job} has {len(value)} bytes; at most {RESULT_BYTES_MAX} are kept"
+def _check_size(job: int, value: bytes, bytes_max: int = RESULT_BYTES_MAX) -> None:
+    if len(value) > bytes_max:
+        text = f"the value for {job} has {len(value)} bytes; at most {bytes_max} are kept"
         raise Rejected("result_too_large", text, status=413, field="result")

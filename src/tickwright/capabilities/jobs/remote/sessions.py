@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.model import TaskType
@@ -59,6 +60,7 @@ class RemoteSession:
     """A remote worker that is not lost, as its row shows it.
 
     Attributes:
+        calls: The kinds and names of the calls that it makes for consumers.
         drains: An operator asked it to stop.
         claims_from: Claims with lower numbers are refused.
     """
@@ -66,6 +68,7 @@ class RemoteSession:
     id: int
     pool: str
     types: tuple[str, ...]
+    calls: tuple[tuple[str, str], ...]
     drains: bool
     claims_from: int
 
@@ -95,10 +98,16 @@ class RemoteSessions:
             text = f"lease: {format_duration(LEASE_MIN)} to {format_duration(LEASE_MAX)}"
             raise Rejected("invalid_lease", text, field="lease")
         names = list(dict.fromkeys(asked.types))
-        facts = {"remote": {"pool": asked.pool, "types": names, "client": asked.client, "key": caller.name}}
+        if not (names or asked.calls):
+            raise Rejected("invalid_value", "name a type, partner, module or batch that the worker has", field="types")
+        if not caller.may_work(asked.pool, [*names, *(name for _, name in asked.calls)]):
+            text = f"the key may work {', '.join(sorted(caller.scopes))}, and not all of this registration"
+            raise Rejected("forbidden", text, status=403)
+        remote = {"pool": asked.pool, "types": names, "calls": asked.calls, "client": asked.client, "key": caller.name}
+        facts = {"remote": remote}
         secret = random_token(_SECRET_BYTES)
         client = asked.client or "remote"
-        values = asked.name, client, lease, json.dumps(facts), _hash_of(secret), SESSIONS_MAX
+        values = asked.name, client, lease, json.dumps(facts), _hash_of(secret), SESSIONS_MAX, bool(asked.calls)
         session = await self._pool.fetchval(SQL["register"], *values)
         if session is None:
             text = f"{SESSIONS_MAX} remote workers are alive, which is the limit; close sessions that are not used"
@@ -161,7 +170,8 @@ class RemoteSessions:
 
 
 def _session_of(row: Any) -> RemoteSession:
-    return RemoteSession(row["id"], row["pool"], tuple(row["types"]), row["drains"], row["claims_from"])
+    calls = tuple(map(tuple, msgspec.json.decode(row["calls"])))
+    return RemoteSession(row["id"], row["pool"], tuple(row["types"]), calls, row["drains"], row["claims_from"])
 
 
 def session_lost() -> Contended:

@@ -10,6 +10,8 @@ from tickwright.capabilities.jobs.remote.claims import RemoteClaimer
 from tickwright.capabilities.jobs.remote.messages import (
     RemoteAttemptList,
     RemoteBegun,
+    RemoteCallList,
+    RemoteCallView,
     RemoteClaim,
     RemoteClose,
     RemoteClosed,
@@ -29,6 +31,7 @@ from tickwright.capabilities.jobs.remote.sessions import SQL, RemoteSession, Rem
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.domain.strict_json import decode
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
+from tickwright.engine.remote.calls import SQL as CALLS_SQL
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.ports.caller import Caller
 from tickwright.ports.service import NO_PROBE, Probe
@@ -37,6 +40,7 @@ from tickwright.store.pool import Pool
 TIMEOUT_GRACE = timedelta(seconds=2)
 """How much longer than its timeout an attempt may run before the server ends it; its client ends it first."""
 
+LISTED_MAX = 1000
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -82,8 +86,16 @@ class RemoteWorkers:
         session = await self.sessions.of(headers)
         return await CALLS[name].call(self, session, asked)
 
+    async def calls(self) -> RemoteCallList:
+        """Return the calls of consumers that wait or run."""
+        rows = await self._pool.fetch(CALLS_SQL["list_calls"], LISTED_MAX)
+        progress = [None if row["progress"] is None else msgspec.Raw(row["progress"].encode()) for row in rows]
+        return RemoteCallList(
+            [RemoteCallView(**{**row, "progress": value}) for row, value in zip(rows, progress, strict=True)]
+        )
+
     async def claim(self, session: RemoteSession, body: RemoteClaim) -> RemoteJobs:
-        """Return due jobs; see ``RemoteClaimer.claim``."""
+        """Return due jobs, and polls, tasks and chunks that wait; see ``RemoteClaimer.claim``."""
         return await self.claims.claim(session, body)
 
     async def begin(self, session: RemoteSession, body: RemoteAttemptList) -> RemoteBegun:
@@ -93,7 +105,8 @@ class RemoteWorkers:
     async def heartbeat(self, session: RemoteSession, body: RemoteHeartbeat) -> RemoteRenewal:
         """Extend the lease; end attempts that run too long; return those that must stop."""
         lease, drains = await self.sessions.renew(session)
-        ids, fences = [one.id for one in body.held], [one.fence for one in body.held]
+        held = [one for one in body.held if one.kind == "job"]
+        ids, fences = [one.id for one in held], [one.fence for one in held]
         owners = [session.id] * len(ids)
         rows = await self._pool.fetch(SQL["check_held"], owners, ids, fences, TIMEOUT_GRACE) if ids else []
         stops = [RemoteStop(row["id"], row["fence"], row["reason"]) for row in rows]
@@ -102,6 +115,9 @@ class RemoteWorkers:
             results = [RemoteFail(id=one.id, fence=one.fence, message=text, code="timeout") for one in late]
             done = await self.results.record(session, results)
             stops = [one for one in stops if one.reason != "timeout" or one.id not in done.locked]
+        calls = {(one.id, one.fence): one.kind for one in body.held if one.kind != "job"}
+        lost = await self.claims.calls.lost(session.id, list(calls))
+        stops += [RemoteStop(*attempt, "lost", calls[attempt]) for attempt in lost]
         return RemoteRenewal(lease // timedelta(milliseconds=1), drains, stops)
 
     async def progress(self, session: RemoteSession, body: RemoteProgress) -> RemoteReported:

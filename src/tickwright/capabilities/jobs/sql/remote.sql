@@ -1,6 +1,6 @@
 -- name: register
 -- Register a remote worker under a token that was never used before, with the lease $3, which its heartbeats extend; nothing where there are $6
--- that are alive. Those that were lost an hour ago are deleted, a few at a time: a client may register again and again. Small: a row per session.
+-- that are alive. Those that were lost an hour ago are deleted, a few at a time: a client may register again and again. With $7 it makes calls of consumers, which are woken. Small: a row per session.
 WITH gone AS (
   DELETE FROM tickwright.workers
    WHERE id = ANY (ARRAY (SELECT id FROM tickwright.workers
@@ -9,12 +9,12 @@ WITH gone AS (
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts, remote_secret, remote_lease)
 SELECT nextval('tickwright.fence_seq'), $1, ARRAY['remote'], $2, clock_timestamp() + $3::interval, $4, $5, $3::interval
  WHERE $6 > (SELECT count(*) FROM tickwright.workers WHERE remote_lease IS NOT NULL AND lost_at IS NULL)
-RETURNING id;
+RETURNING id, CASE WHEN $7 THEN pg_notify('tickwright_call_ends', 'workers') END AS woken;
 
 -- name: sessions
 -- Remote sessions by their ids: the hash of the secret, the pool, and whether they are lost or asked to stop. Index: workers_pkey.
 SELECT w.id, w.remote_secret, w.lost_at IS NOT NULL OR w.lease_until <= 'epoch' AS lost, w.drain_requested_at IS NOT NULL AS drains,
-       w.claims_from, w.facts -> 'remote' ->> 'pool' AS pool, ARRAY (SELECT jsonb_array_elements_text(w.facts -> 'remote' -> 'types')) AS types
+       w.claims_from, w.facts -> 'remote' ->> 'pool' AS pool, coalesce(w.facts -> 'remote' -> 'calls', '[]')::text AS calls, ARRAY (SELECT jsonb_array_elements_text(w.facts -> 'remote' -> 'types')) AS types
   FROM tickwright.workers w WHERE w.id = ANY ($1::bigint[]) AND w.remote_secret IS NOT NULL;
 
 -- name: renew

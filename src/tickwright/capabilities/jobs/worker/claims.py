@@ -15,13 +15,14 @@ import structlog
 
 from tickwright.capabilities.jobs.model import PRIORITY_FIRST, ClaimedRow, ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.queries import with_claim_ranges
+from tickwright.engine.remote.calls import HOLDINGS as CALL_HOLDINGS
 from tickwright.ports.ids import monotonic, record_database_time, unix_seconds
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_shared
 
 _PACKAGE = "tickwright.capabilities.jobs.sql"
 _CLAIMS = with_claim_ranges(load(_PACKAGE, "claims.sql"))
-HOLDINGS, OWNED = (_CLAIMS["held"],), _CLAIMS["owned"]
+HOLDINGS, OWNED = (_CLAIMS["held"], *CALL_HOLDINGS), _CLAIMS["owned"]
 _PIECES = load(_PACKAGE, "fragments.sql")
 _COLUMNS = with_shared(
     _PIECES, "job_columns", "request_columns", "claim_columns", "detail_columns", "attempt", of=_PIECES

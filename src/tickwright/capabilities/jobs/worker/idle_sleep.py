@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from tickwright.engine.wakeup.connection import DirectConnection
 from tickwright.engine.wakeup.listener import ArmedWakeup
@@ -129,7 +130,11 @@ ID_DIGITS_MAX = 18
 
 
 def worker_wakeup(
-    direct: DirectConnection, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]
+    direct: DirectConnection,
+    *,
+    cancelled: Callable[[int], None],
+    types_changed: Callable[[], None],
+    more: Mapping[str, Callable[[str], None]] = MappingProxyType({}),
 ) -> ArmedWakeup:
     """Return the wake-up of one worker.
 
@@ -138,11 +143,12 @@ def worker_wakeup(
         cancelled: Called with the id of a job that may be cancelled. Every user of the database may notify, so read its
             row.
         types_changed: Called when task types changed.
+        more: Other channels, each with the function for its payloads.
     """
 
     def cancel(payload: str) -> None:
         if payload.isascii() and payload.isdigit() and len(payload) <= ID_DIGITS_MAX:
             cancelled(int(payload))
 
-    others = {CANCEL_CHANNEL: cancel, TYPES_CHANNEL: lambda _: types_changed()}
+    others = {CANCEL_CHANNEL: cancel, TYPES_CHANNEL: lambda _: types_changed(), **more}
     return ArmedWakeup(direct, channel=JOBS_CHANNEL, lock=LOCK, others=others)

@@ -20,6 +20,7 @@ import structlog
 
 from tickwright.capabilities.polling.consumer.courier import Courier
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher, QueuedPoll
+from tickwright.capabilities.polling.consumer.remote_courier import RemoteCourier
 from tickwright.capabilities.polling.consumer.result_writer import SQL, GroupWork, ResultWriter
 from tickwright.capabilities.polling.polls import AccountNames
 from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
@@ -140,6 +141,10 @@ class PollConsumer(LoopService):
     def dispatchers(self) -> Sequence[PartnerDispatcher]:
         """The partners that are served here."""
         return list(self._dispatchers.values())
+
+    def remote_partners(self) -> list[str]:
+        """Return partners that remote workers poll for this process."""
+        return [each.name for each in self.dispatchers if isinstance(each.courier, RemoteCourier)]
 
     def samples(self) -> Sequence[Sample]:
         """Return the figures for the metrics of its process."""

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from tickwright.capabilities.polling.trackers.requests import STATUS_CHARS_MAX
 from tickwright.domain.errors import Rejected, storable
 from tickwright.engine.registry import Registry
+from tickwright.engine.remote.calls import Postponed
 from tickwright.partners.outcomes import Failed, Throttled
 
 EVENTS_MAX = 100
@@ -119,7 +120,7 @@ def _invalid(problem: str) -> Rejected:
     return Rejected("invalid_answer", problem)
 
 
-Result: TypeAlias = Answer | Throttled | Failed
+Result: TypeAlias = Answer | Throttled | Failed | Postponed
 Courier: TypeAlias = Callable[[Poll], Awaitable[Result]]
 
 

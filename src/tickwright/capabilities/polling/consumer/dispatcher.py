@@ -18,6 +18,7 @@ from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Po
 from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, GroupWork, ResultWriter
 from tickwright.capabilities.polling.polls import poll_id
 from tickwright.domain.retries import RetryPolicy
+from tickwright.engine.remote.calls import Postponed
 from tickwright.engine.tasks import cancel_safe, end_task, is_final_cancel, is_set_within
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
@@ -212,6 +213,10 @@ class PartnerDispatcher:
             if not item.work.abandoned:
                 self._queue.appendleft(item)
             raise
+        if isinstance(result, Postponed):
+            permit.close(None)
+            self._put_later(item, result.by.total_seconds())
+            return
         self._ended += 1
         if isinstance(result, Answer):
             permit.close(ANSWERED)
@@ -226,7 +231,7 @@ class PartnerDispatcher:
         facts: dict[str, str | int] = {"tickwright.partner": self.name, "tickwright.tracker_id": item.tracker_id}
         with traces.attempting("polls", None, facts) as span:
             result = await self._call(item, courier)
-            if not isinstance(result, Answer):
+            if not isinstance(result, Answer | Postponed):
                 traces.fail(span, "throttled" if isinstance(result, Throttled) else "failed")
             return result
 
@@ -240,7 +245,8 @@ class PartnerDispatcher:
             item.work.group.due_at,
             self.timeout,
         )
-        within = asyncio.timeout(self.timeout.total_seconds())
+        limit_s = None if getattr(courier, "own_timeout", False) else self.timeout.total_seconds()
+        within = asyncio.timeout(limit_s)
         try:
             async with within:
                 result: object = await courier(poll)
@@ -252,7 +258,7 @@ class PartnerDispatcher:
             failed = raised(error, without_secrets)
             _log.warning("polls.courier_raised", partner=self.name, tracker_id=item.tracker_id, error=failed.reason)
             return failed
-        if isinstance(result, Answer):
+        if isinstance(result, Answer | Postponed):
             return result
         outcome = returned(result, without_secrets)
         if isinstance(outcome, Answered):
@@ -260,14 +266,15 @@ class PartnerDispatcher:
         return outcome
 
     def _retry_later(self, item: QueuedPoll, result: Throttled | Failed) -> None:
-        if item.work.abandoned:
-            return
         wait_s = RETRY.ceiling_s(item.failures + 1)
         if isinstance(result, Throttled):  # after the silence other polls go first: it may be about this one
             wait_s += result.retry_after.total_seconds()
-        later = item._replace(failures=item.failures + 1)
-        heapq.heappush(self._later, (monotonic() + wait_s, next(self._order), later))
-        self._changed.set()
+        self._put_later(item._replace(failures=item.failures + 1), wait_s)
+
+    def _put_later(self, item: QueuedPoll, wait_s: float) -> None:
+        if not item.work.abandoned:
+            heapq.heappush(self._later, (monotonic() + wait_s, next(self._order), item))
+            self._changed.set()
 
     # ------------------------------------------------------------------ stopping
 

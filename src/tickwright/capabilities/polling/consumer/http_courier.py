@@ -1,4 +1,4 @@
-"""Couriers by configuration only, and the choice of each partner's courier: a function, or its HTTP settings.
+"""Couriers by configuration only, and the choice of each partner's courier.
 
 ::
 
@@ -42,12 +42,14 @@ from tickwright.capabilities.polling.consumer.courier import (
     Result,
     ScanEvent,
 )
+from tickwright.capabilities.polling.consumer.remote_courier import KIND, RemoteCourier
 from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, read_fields
 from tickwright.domain.retries import answered_at
 from tickwright.domain.secrets import MASK, Secrets, destination_of, resolve_references
 from tickwright.domain.targets import WebTarget, parse_target
+from tickwright.engine.remote.calls import RemoteCalls, pool_of
 from tickwright.observe.logs import know_secret
 from tickwright.outbound import GuardedSessions, blocked, outcome_of
 from tickwright.partners.outcomes import Answered, Failed
@@ -324,15 +326,17 @@ class _Made(NamedTuple):
 
 
 class Couriers:
-    """The courier of each partner: the program's function, else one of its HTTP settings."""
+    """The courier of each partner: remote workers of its target, the program's function, or its HTTP settings."""
 
-    def __init__(self, settings: Settings, registry: CourierRegistry) -> None:
-        self._settings, self._registry = settings, registry
+    def __init__(self, settings: Settings, registry: CourierRegistry, remote: RemoteCalls | None = None) -> None:
+        self._settings, self._registry, self._remote = settings, registry, remote
         self._made: dict[str, _Made] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, name: str, settings: PartnerSettings) -> Courier | None:
-        """Return a partner's courier; ``None`` without one in this process."""
+        """Return a partner's courier; ``None`` without one in this process, or without a live remote worker."""
+        if settings.target is not None:
+            return self._remote_courier(name, settings.target)
         if (declared := self._registry.get(name)) is not None:
             return declared.courier
         if settings.http is None:
@@ -341,6 +345,12 @@ class Couriers:
         if made is None or made.table != settings.http or monotonic() - made.read_s >= SETTINGS_MAX_AGE_S:
             made = self._made[name] = self._make(name, settings.http, made)
         return made.courier
+
+    def _remote_courier(self, name: str, target: str) -> Courier | None:
+        remote, pool = self._remote, pool_of(target)
+        if remote is None or pool is None or not remote.serves(KIND, target, name):
+            return None
+        return RemoteCourier(remote, pool, name)
 
     def _make(self, name: str, table: Mapping[str, Any], before: _Made | None) -> _Made:
         """Read the settings with their secrets again; a secret or its hosts may change at any time."""

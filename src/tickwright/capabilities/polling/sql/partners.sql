@@ -3,7 +3,8 @@
 SELECT p.name, p.settings::text AS settings, p.paused_at, p.created_at, p.updated_at, coalesce(s.breaker, 'closed') AS breaker,
        s.open_until, s.blocked_until, s.failing_since, s.last_error, s.last_error_at,
        CASE WHEN EXISTS (SELECT FROM tickwright.workers w
-                          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND w.facts -> 'partners' ? p.name) THEN 'function'
+                          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND w.facts -> 'partners' ? p.name)
+            THEN CASE WHEN p.settings ? 'target' THEN 'remote' ELSE 'function' END
             WHEN jsonb_typeof(p.settings -> 'http') = 'object' THEN 'http' END AS called_by
   FROM tickwright.partners p LEFT JOIN tickwright.partner_states s ON s.partner_no = p.partner_no
  WHERE $1::text IS NULL OR p.name = $1 ORDER BY p.name LIMIT 10000;

@@ -237,7 +237,8 @@ SELECT f.*, clock_timestamp() AS now, v.next_poll_at, v.last_polled_at AS answer
        (SELECT count(*) FROM tickwright.workers c
          WHERE c.lost_at IS NULL AND c.lease_until > clock_timestamp() AND 'poll-consumer' = ANY (c.roles)) AS consumers,
        CASE WHEN EXISTS (SELECT FROM tickwright.workers c
-                          WHERE c.lost_at IS NULL AND c.lease_until > clock_timestamp() AND c.facts -> 'partners' ? f.partner) THEN 'function'
+                          WHERE c.lost_at IS NULL AND c.lease_until > clock_timestamp() AND c.facts -> 'partners' ? f.partner)
+                 THEN CASE WHEN f.settings::jsonb ? 'target' THEN 'remote' ELSE 'function' END
             WHEN jsonb_typeof(f.settings::jsonb -> 'http') = 'object' THEN 'http' END AS called_by,
        (SELECT j.lease_until > clock_timestamp() FROM tickwright.job_config j WHERE j.job_name = 'registrar') AS registrar_lives,
        (SELECT j.lease_until > clock_timestamp() FROM tickwright.job_config j WHERE j.job_name = 'selector') AS selector_lives

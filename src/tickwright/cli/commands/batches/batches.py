@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tickwright.cli.commands.report_types import read_words
 from tickwright.cli.kit.gateway import api_path, ask
 from tickwright.cli.kit.output import (
     Cursor,
@@ -15,6 +16,7 @@ from tickwright.cli.kit.output import (
     show_json,
     show_page,
 )
+from tickwright.domain.errors import Rejected
 
 COLUMNS = ("name", "type", "status", "version", "next_slot_at", "open_executions", "last_execution_id", "last_status")
 VERSIONS = ("version", "made_by", "made_at")
@@ -108,5 +110,36 @@ def _changed(change: Any) -> str:
     return f"{change['name']} {change['outcome']}: {change['status']}{when}{touched}"
 
 
-app = typer.Typer(help="Batches of items that programs define.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Batches of items that programs or remote workers work on.", no_args_is_help=True, rich_markup_mode=None
+)
 add_commands(app, "batches")
+File = Annotated[str, typer.Argument(metavar="FILE|-", help="JSON or TOML; - is standard input.")]
+Called = Annotated[str | None, typer.Option("--name", help="The batch's name; by default that in the file (name = …).")]
+
+
+@app.command()
+def put(file: File, name: Called = None, as_json: Json = False) -> None:
+    """Create a batch for remote workers (target = "remote:POOL"), or replace its definition: a new version.
+
+    With version = … in the file, the edit fails if that version is no longer the current one.
+    """
+    words = read_words(file)
+    called = name or words.pop("name", None)
+    if not isinstance(called, str):
+        raise Rejected("wrong_argument", "which batch? write name = … into the file, or give --name")
+    stored = ask("PUT", api_path("batches", "NAME", called), body=words)
+    show_answer(stored, as_json=as_json, sentence=_stored)
+
+
+@app.command()
+def delete(name: Name, as_json: Json = False) -> None:
+    """Delete a batch with its versions, executions and actions. Fails while an execution is open."""
+    ask("DELETE", api_path("batches", "NAME", name))
+    show_answer({"name": name, "deleted": True}, as_json=as_json, sentence=lambda d: f"{d['name']} is deleted")
+
+
+def _stored(stored: Any) -> str:
+    batch = stored["batch"]
+    done = "created" if stored["created"] else "edited" if stored["changed"] else "unchanged"
+    return f"{batch['name']} {done}: version {batch['version']}, {batch['type']}, {batch['status']}"
