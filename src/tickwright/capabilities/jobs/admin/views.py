@@ -68,17 +68,29 @@ class AttemptView(msgspec.Struct):
     lateness_ms: float
 
 
+class StepView(msgspec.Struct):
+    """A step that the job's handler has done, with the attempt that did it."""
+
+    name: str
+    at: datetime
+    attempt: int
+
+
 class JobDetail(JobView, UserData, kw_only=True):
     """One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where it is still known.
+
+    ``step_results`` has the results of its ``steps``, by name.
 
     ``traceparent``, its trace, has only ids, so every role sees it; an invalid one is not shown.
     """
 
-    USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "metadata", "result", "progress")
+    USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "metadata", "result", "progress", "step_results")
     payload: Any
     metadata: Any
     result: Any
     progress: Any
+    step_results: Any = None
+    steps: list[StepView] = []
     attempt_log: list[AttemptView] = []
     lateness_ms: float | None = None
     traceparent: str | None = None
@@ -259,7 +271,29 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
     log = attempt_log(row)
     first = next((attempt.lateness_ms for attempt in log if attempt.fence == 1), None)
     trace = read_traceparent(row["traceparent"])
-    return job_view(JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace)
+    done = _done_steps(row["steps"])
+    results = msgspec.json.encode({name: step.result for name, step in done.items()}).decode() if done else None
+    steps = [StepView(name, step.at, step.attempt) for name, step in done.items()]
+    return job_view(
+        JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace, steps=steps, step_results=results
+    )
+
+
+class _DoneStep(msgspec.Struct):
+    """An entry of ``steps``."""
+
+    at: datetime
+    attempt: int
+    result: msgspec.Raw
+
+
+def _done_steps(text: str | None) -> dict[str, _DoneStep]:
+    """Return steps by name, in the order in which they were done."""
+    try:
+        done = msgspec.json.decode(text or "{}", type=dict[str, _DoneStep])
+    except msgspec.DecodeError:
+        return {}
+    return dict(sorted(done.items(), key=lambda item: item[1].at))
 
 
 def decoded(job: JobDetail) -> JobDetail:
@@ -319,9 +353,20 @@ def explain(facts: Mapping[str, Any]) -> Explanation:
         case _:
             reasons = list(_finished(facts))
     summary = reasons[0].text
+    if facts["status"] != "completed" and (done := _done_steps(facts["steps"])):
+        reasons.append(Reason("steps_done", _steps_text(done)))
     if facts["idempotency_key"] is not None:
         reasons.append(Reason("has_key", "its idempotency key makes repeated requests answer with this job"))
     return Explanation(facts["id"], facts["status"], summary, reasons)
+
+
+STEPS_SHOWN_MAX = 5
+
+
+def _steps_text(done: Mapping[str, _DoneStep]) -> str:
+    shown = [f"{name} (at {instant_text(step.at)})" for name, step in done.items()][-STEPS_SHOWN_MAX:]
+    more = f"{len(done) - len(shown)} others, " if len(done) > len(shown) else ""
+    return f"steps that are done and are not repeated: {more}{', '.join(shown)}"
 
 
 def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:

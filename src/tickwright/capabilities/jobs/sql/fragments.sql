@@ -9,7 +9,7 @@ jsonb_path_query_array(coalesce(t.attempt_errors, '[]'), '$[last - 8 to last]') 
 -- The columns of a job, in the order of the fragments below. A test keeps them equal.
 id, execute_at, task_type, payload, status, attempts, max_attempts, error_message, created_at, updated_at,
 completed_at, priority, idempotency_key, timeout_ms, expires_at, result, progress, retry_at, started_at,
-cancel_requested_at, fence, owner, request_digest, attempt_errors, traceparent, tags, metadata, edits;
+cancel_requested_at, fence, owner, request_digest, attempt_errors, traceparent, tags, metadata, edits, steps;
 
 -- name: job_columns
 -- Columns of a job that ends now, which the fragments below share.
@@ -25,7 +25,7 @@ t.cancel_requested_at, t.fence, NULL, t.request_digest;
 
 -- name: detail_columns
 -- The last ones, behind the errors of its attempts; most are NULL.
-t.traceparent, t.tags, t.metadata, t.edits;
+t.traceparent, t.tags, t.metadata, t.edits, t.steps;
 
 -- name: completed
 -- A job that completed without a result.

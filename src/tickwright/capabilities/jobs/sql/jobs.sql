@@ -7,7 +7,7 @@ t.fence + coalesce(t.edits, 0) + 1 AS version;
 
 -- name: get
 -- One job, live or finished. Indexes: the primary key of each table of the family, one probe each.
-SELECT {shown}, t.payload, t.metadata, t.result, t.progress, t.attempt_errors, t.traceparent
+SELECT {shown}, t.payload, t.metadata, t.result, t.progress, t.attempt_errors, t.traceparent, t.steps
   FROM tickwright.scheduled_tasks t WHERE t.id = $1;
 
 -- name: get_many
@@ -38,12 +38,14 @@ UPDATE ONLY tickwright.scheduled_tasks t
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.execute_at;
 
 -- name: edit
--- Change those of payload, priority, tags and metadata that $2 to $5 say; scheduled_tasks_edits counts it. Index: scheduled_tasks_pkey.
+-- Change those of payload, priority, tags and metadata that $2 to $5 say, and remove its steps if $10 says so; scheduled_tasks_edits counts it. Index:
+-- scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t
    SET payload = CASE WHEN $2::boolean THEN CAST($6::text AS jsonb) ELSE t.payload END,
        priority = CASE WHEN $3::boolean THEN $7::smallint ELSE t.priority END,
        tags = CASE WHEN $4::boolean THEN $8::text[] ELSE t.tags END,
-       metadata = CASE WHEN $5::boolean THEN CAST($9::text AS jsonb) ELSE t.metadata END
+       metadata = CASE WHEN $5::boolean THEN CAST($9::text AS jsonb) ELSE t.metadata END,
+       steps = CASE WHEN NOT $10::boolean THEN t.steps END
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.fence + coalesce(t.edits, 0) + 1 AS version;
 
 -- name: pick_dead
@@ -68,16 +70,17 @@ SELECT DISTINCT ON (u.key) u.key, u.id, u.digest, clock_timestamp()
 RETURNING job_id;
 
 -- name: revive
--- Make dead letters pending again under their own ids, due now, with all their attempts. Index: scheduled_tasks_dead_pkey.
+-- Make dead letters pending again under their own ids, due now, with all their attempts; from the start ($2) without their steps. Index:
+-- scheduled_tasks_dead_pkey.
 WITH back AS (
   DELETE FROM tickwright.scheduled_tasks_dead t WHERE t.id = ANY ($1::bigint[]) RETURNING t.*
 )
 INSERT INTO tickwright.scheduled_tasks
        (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-        progress, retry_at, attempt_errors, traceparent, tags, metadata)
+        progress, retry_at, attempt_errors, traceparent, tags, metadata, steps)
 OVERRIDING SYSTEM VALUE
 SELECT id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata
+       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata, CASE WHEN NOT $2::boolean THEN steps END
   FROM back;
 
 -- name: revive_fences
@@ -100,7 +103,7 @@ LIMIT 1;
 -- this type has three quarters of the slots or threads that the others leave (allot in model.py). One that reports no slots is not full.
 -- Indexes: primary keys; scheduled_tasks_due, one probe and one scan per claim range.
 WITH RECURSIVE job AS MATERIALIZED (
-  SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
+  SELECT {shown}, t.steps FROM tickwright.scheduled_tasks t WHERE t.id = $1
 ), walked AS (
   SELECT y.name AS task_type, 32767::smallint AS priority
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type AND y.concurrency IS NOT NULL

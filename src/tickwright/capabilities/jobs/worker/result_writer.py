@@ -42,6 +42,7 @@ from tickwright.capabilities.jobs.model import (
     TaskType,
 )
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
+from tickwright.capabilities.jobs.worker.steps import StepRefused
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
 from tickwright.domain.strict_json import to_json_value
@@ -110,6 +111,8 @@ def outcome_of_error(error: BaseException) -> AttemptOutcome:
             return Errored("handler_retry", str(error), retry_after=error.after and _checked(error.after))
         case PayloadInvalid():
             return Errored("payload_invalid", f"payload_invalid: {error}", final=True)
+        case StepRefused():
+            return Errored(error.code, f"{error.code}: {error}", final=True)
         case _:
             return Errored("handler_error", "".join(traceback.format_exception_only(error)).strip())
 

@@ -35,6 +35,7 @@ from tickwright.capabilities.jobs.worker.idle_sleep import worker_wakeup
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
+from tickwright.capabilities.jobs.worker.steps import Steps, WorkerSteps
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
@@ -97,6 +98,7 @@ class JobWorker:
         begins = CallBatcher(self._begin_last)
         self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._claim_again, begins=begins)
         self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
+        self._steps = WorkerSteps(pool, session, self.runner.loop)
         self.wakeup = worker_wakeup(direct, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
@@ -327,6 +329,10 @@ class JobWorker:
     async def report_progress(self, job: Job, progress: str) -> bool:
         """Write a running job's progress."""
         return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
+
+    def steps_of(self, job: Job) -> Steps:
+        """Return the steps of a running attempt."""
+        return Steps(job, self._steps)
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
