@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,7 +221,9 @@ async def test_a_refused_result_fails_no_step_that_is_kept_with_it(database_url:
 
 async def test_a_stopped_attempt_begins_no_step(database_url: str) -> None:
     """A thread that goes on after its timeout runs no further step; that of the next attempt runs."""
-    codes, calls, may_go_on = [], [], threading.Event()
+    codes: list[str] = []
+    calls: list[int] = []
+    may_go_on = threading.Event()
 
     def handler(job: Job) -> None:
         if job.attempt == 1:
@@ -266,7 +271,7 @@ async def failed_job(engine: Engine) -> int:
     return job_id
 
 
-RETRIES = {
+RETRIES: dict[str, tuple[str, Any, str, Any]] = {
     "one": ("/v1/jobs/{}/retry", None, "/v1/jobs/{}/retry?from_start=true", None),
     "many": ("/v1/jobs:retry", {"ids": []}, "/v1/jobs:retry", {"ids": [], "from_start": True}),
     "dead letters": (
@@ -349,6 +354,40 @@ async def test_a_read_of_a_lost_job_refuses_the_step(database_url: str) -> None:
     async with running_engine(database_url, {"h": handler}) as engine:
         await engine.until(await engine.insert("h"), "completed")
     assert (codes, calls) == (["attempt_ended"], [])
+
+
+MYPY_PROGRAM = """
+from tickwright import Job
+
+async def charge(amount: int) -> str:
+    return ""
+
+def add(a: int, *, b: int) -> int:
+    return a + b
+
+async def handler(job: Job, connection: object) -> None:
+    reveal_type(await job.step("charge", charge, 1))
+    reveal_type(await job.step("add", add, 1, b=2))
+    reveal_type(await job.step_in(connection, "charge", charge, 1))
+    reveal_type(job.step_sync("add", add, 1, b=2))
+    reveal_type(job.step_in_sync(connection, "add", add, 1, b=2))
+    await job.step("charge", charge, "x")
+    await job.step_in(connection, "charge", charge)
+    job.step_sync("add", add, 1)
+"""
+
+
+def test_a_type_checker_knows_arguments_and_result_of_a_step(tmp_path: Path) -> None:
+    """A wrong call is an error of mypy, and the result has the function's type."""
+    program = tmp_path / "calls.py"
+    program.write_text(MYPY_PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
+    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    lines = [line.partition("calls.py:")[2] for line in said.splitlines() if "calls.py:" in line]
+    kinds = [line.partition('is "')[2].strip('"') for line in lines if "Revealed" in line]
+    assert kinds == ["str", "int", "str", "int", "int"]
+    errors = {int(line.partition(":")[0]) for line in lines if ": error:" in line}
+    assert errors == {16, 17, 18}
 
 
 def test_a_refusal_is_permanent() -> None:

@@ -125,7 +125,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
         execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
         due_s: When this attempt is due.
         expires_s: From this instant on it must not start.
-        details: Its tags and metadata as JSON; ``None`` where it has neither.
+        details: Its tags and metadata, and whether it is awaited, as JSON; ``None`` where it has none of them.
     """
 
     id: int
@@ -159,11 +159,12 @@ class Job:
         deadline_s: How long it may run; 0 means without a limit.
         started_s: When it started, or began to wait for a slot (monotonic); 0 before that.
         stop_reason: Why its handler must stop: ``timeout``, ``cancel``, ``lost`` or ``shutdown``.
+        is_awaited: Whether a process waits for its end, so that the end is written soon.
     """
 
     __slots__ = (
-        "_reporter", "_steps", "_stop_event", "deadline_s", "fire_s", "row", "span", "started_s", "stop_reason",
-        "type_state",
+        "_reporter", "_steps", "_stop_event", "deadline_s", "fire_s", "is_awaited", "row", "span", "started_s",
+        "stop_reason", "type_state",
     )  # fmt: skip
 
     def __init__(self, row: ClaimedRow, type_state: Any, reporter: _Reporter, fire_s: float, deadline_s: float) -> None:
@@ -173,6 +174,7 @@ class Job:
         self.fire_s = fire_s
         self.deadline_s = deadline_s
         self.started_s = 0.0
+        self.is_awaited = False
         self.stop_reason: str | None = None
         self.span: Span | None = None
         self._stop_event: threading.Event | None = None
@@ -300,19 +302,9 @@ class Job:
         result: R = self._steps_of_attempt().run_sync(name, function, args, kwargs)
         return result
 
-    @overload
     async def step_in(
         self, connection: Any, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
-
-    @overload
-    async def step_in(
-        self, connection: Any, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
-
-    async def step_in(
-        self, connection: Any, name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Any:
+    ) -> R:
         """Call a function once for all attempts, and keep its result in a transaction of the handler.
 
         What the function writes on ``connection`` takes effect exactly once: its writes and the kept result are
@@ -323,7 +315,7 @@ class Job:
             connection: With an open transaction on the database of Tickwright: an asyncpg connection, a psycopg
                 AsyncConnection, or an SQLAlchemy AsyncConnection or AsyncSession. Pass it to the function, too.
             name: As of :meth:`step`.
-            function: As of :meth:`step`.
+            function: An asynchronous one.
             args: Of the function.
             kwargs: Of the function.
 
@@ -331,7 +323,8 @@ class Job:
             Rejected: As :meth:`step`; ``unsupported_connection``, ``no_transaction``. Permanent.
             Contended: As :meth:`step`. Let it end the transaction, which is then rolled back.
         """
-        return await self._steps_of_attempt().run_in(connection, name, function, args, kwargs)
+        result: R = await self._steps_of_attempt().run_in(connection, name, function, args, kwargs)
+        return result
 
     def step_in_sync(
         self, connection: Any, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -344,6 +337,10 @@ class Job:
         if self._steps is None:
             self._steps = self._reporter.steps_of(self)
         return self._steps
+
+    def note_details(self) -> None:
+        """Read from the row whether the job is awaited; for the worker, not for handlers."""
+        self.is_awaited = bool(self._details().get("awaited"))
 
     def stop_because(self, reason: str) -> None:
         """Ask the handler to stop; for the worker, not for handlers."""

@@ -159,7 +159,7 @@ async def test_a_step_is_kept_through_an_outage_of_the_database(database_url: st
                 raise ConnectionResetError
             return await fetch(sql, *values, **more)
 
-        steps._pool = type("Pool", (), {"fetch": staticmethod(failing)})()  # type: ignore[assignment]
+        steps._pool = type("Pool", (), {"fetch": staticmethod(failing)})()
         codes = []
 
         async def number() -> int:
@@ -204,7 +204,8 @@ async def check_fences(pool: Pool, url: str) -> None:
         await register_handler(own, policy("t"))
     await pool.execute(SESSION)
     job_id = await insert(pool, "t")
-    store: Any = WorkerSteps(pool, _Session(), asyncio.get_running_loop)  # type: ignore[arg-type]
+    session: Any = _Session()
+    store: Any = WorkerSteps(pool, session, asyncio.get_running_loop)
     first = await claim(pool)
     await ClaimStore(pool).write("release", 7, [first.id], [first.fence])
     other = await connect(url)

@@ -224,9 +224,11 @@ class ClaimStore:
         row = await connection.fetchrow(sql, token, ids, fences, timeout=TAKES_LONG_S)
         return row["released"], list(zip(row["locked_ids"], row["locked_fences"], strict=True))
 
-    async def check_held(self, connection: Connection, token: int, ids: Sequence[int]) -> list[tuple[int, bool]]:
-        """Return ``(id, lost)`` of the held jobs that must stop."""
-        return [(row[0], row[1]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))]
+    async def check_held(
+        self, connection: Connection, token: int, ids: Sequence[int]
+    ) -> dict[int, tuple[str | None, bool]]:
+        """Return why held jobs must stop (``lost``, ``cancel``), and whether they are awaited; no others."""
+        return {row[0]: (row[1], row[2]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))}
 
     async def report_progress(self, token: int, job_id: int, fence: int, progress: str) -> bool:
         """Write a job's progress; return ``False`` when the session no longer holds the job."""

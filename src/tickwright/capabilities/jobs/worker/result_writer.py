@@ -5,9 +5,9 @@ outcome. :class:`OutcomeRecorder` decides what follows: completed, retried after
 :class:`ResultWriter` collects these results and writes them.
 
 The first result after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``, or for
-``VALUE_GAP_S`` once one of them carries a value. So a crash loses the record of at most that much work, which runs
-again. While the database is unavailable, results wait until the
-lease is lost. Then other workers own these jobs, and the results are dropped and counted.
+``VALUE_GAP_S`` once one of them carries a value or ends a job that is awaited. So a crash loses the record of at most
+that much work, which runs again. While the database is unavailable, results wait until the lease is lost. Then other
+workers own these jobs, and the results are dropped and counted.
 
 A program may lock rows of running jobs in a transaction of its own, for any time. A write that meets such a row waits
 for it, with all other results in it. After such a wait, writes skip locked rows for a minute, at the cost of one more
@@ -56,7 +56,7 @@ from tickwright.store.pool import UNAVAILABLE
 
 FLUSH_GAP_S = 0.05
 VALUE_GAP_S = 0.005
-"""The same for a result with a value, for which a caller may wait."""
+"""The same for a result that a caller waits for, or may wait for because it has a value."""
 FLUSHES_AT_ONCE = 2
 BESIDE_S = 0.2
 """A statement that takes longer waits for a row or a slow server; the next one then runs beside it."""
@@ -227,6 +227,8 @@ class OutcomeRecorder:
         state = job.type_state
         if job.span is not None:
             job.span.set_attribute("tickwright.outcome", outcome)
+        if job.is_awaited:
+            self._writer.write_soon()
         state.held -= 1
         state.counts[outcome] = state.counts.get(outcome, 0) + 1
         if self.noted is not None:
@@ -339,7 +341,12 @@ class ResultWriter:
         self.wake()
         if len(batch.ids) == FULL:
             self._full.set()
-        elif kind == WITH_VALUE and self._value_timer is None:
+        elif kind == WITH_VALUE:
+            self.write_soon()
+
+    def write_soon(self) -> None:
+        """Write what is queued within ``VALUE_GAP_S``, because a caller waits for it."""
+        if self._value_timer is None:
             self._value_timer = asyncio.get_running_loop().call_later(VALUE_GAP_S, self._write_values)
 
     def _write_values(self) -> None:

@@ -271,6 +271,8 @@ class JobWorker:
                 self._supersede(row.id)
             timeout_s = state.timeout_s if row.timeout_ms is None else row.timeout_ms / 1000
             job = Job(row, state, self, fire_s[row.id] if fire_s else row.due_s, timeout_s)
+            if row.details is not None:
+                job.note_details()
             if row.expires_s is not None and row.expires_s <= claimed.now_s:
                 self.outcomes.record_expired(job)
             else:
@@ -350,12 +352,16 @@ class JobWorker:
         return await self._share_out(connection)
 
     async def _check_held(self, connection: Connection) -> None:
-        """Stop jobs that are cancelled or that another session owns now, also unstarted ones."""
+        """Stop jobs that are cancelled or that another session owns now, also unstarted ones; note awaited ones."""
         held = self.runner.held(CHECK_AFTER_S)
         if not held:
             return
-        found = dict(await self._store.check_held(connection, self._session.token, [job.id for job in held]))
-        reasons = {job: "lost" if found[job.id] else "cancel" for job in held if job.id in found}
+        found = await self._store.check_held(connection, self._session.token, [job.id for job in held])
+        reasons: dict[Job, str] = {}
+        for job, (reason, awaited) in ((job, found[job.id]) for job in held if job.id in found):
+            job.is_awaited = job.is_awaited or awaited
+            if reason is not None:
+                reasons[job] = reason
         for job in self.runner.remove_jobs(reasons.keys()):
             self.outcomes.record_unstarted(job, reasons[job])
         for job, reason in reasons.items():
@@ -377,14 +383,27 @@ class JobWorker:
             self._checking = asyncio.create_task(self._check_notified())
 
     async def _check_notified(self) -> None:
-        """Stop the jobs whose rows are cancelled: every user of the database may notify, whatever its rights."""
+        """Stop the jobs whose rows are cancelled, and note those that are awaited.
+
+        The rows decide: every user of the database may notify, whatever its rights.
+        """
         with suppress(*UNAVAILABLE):  # a heartbeat checks them again
             while self._notified:
                 ids, self._notified = self._notified, set()
                 async with self._pool.acquire() as connection:
                     held = await self._store.check_held(connection, self._session.token, list(ids))
-                for job_id in (job_id for job_id, lost in held if not lost):
-                    self._cancel(job_id)
+                for job_id, (reason, awaited) in held.items():
+                    if awaited:
+                        self._note_awaited(job_id)
+                    if reason == "cancel":
+                        self._cancel(job_id)
+
+    def _note_awaited(self, job_id: int) -> None:
+        """Write the end of a job soon; also one that is queued already."""
+        for job in self.runner.held():
+            if job.id == job_id:
+                job.is_awaited = True
+        self.result_writer.write_soon()
 
     def _cancel(self, job_id: int) -> None:
         if (job := self.runner.remove_job(job_id)) is not None:
