@@ -435,7 +435,7 @@ class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     dry_run: bool = False
 
 
-class RetryRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
+class RetryJobsRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
     """Which failed jobs to run again; ``from_start`` removes the steps that their handlers have done."""
 
     from_start: bool = False

@@ -39,7 +39,7 @@ from tickwright.capabilities.jobs.requests import (
     MoveRequest,
     RequeueRequest,
     RescheduleRequest,
-    RetryRequest,
+    RetryJobsRequest,
     ScheduleBounds,
     TaskTypeChange,
     TaskTypeRequest,
@@ -443,10 +443,10 @@ def _bulk_actions(router: APIRouter, many: JobBulkActions, gate: Gate) -> None:
         """Cancel the jobs that a filter matches, the oldest first, at most 1,000 a call."""
         return answer(await many.cancel(_call(await gate.read(request, FilterRequest), caller)))
 
-    @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **accepts(RetryRequest))
+    @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **accepts(RetryJobsRequest))
     async def retry_jobs(request: Request, caller: operator) -> Response:
         """Run the failed jobs that a filter matches again, the oldest first, at most 1,000 a call."""
-        body = await gate.read(request, RetryRequest)
+        body = await gate.read(request, RetryJobsRequest)
         return answer(await many.retry(_call(body, caller), from_start=body.from_start))
 
     @router.post("/v1/jobs:run-now", tags=["jobs"], **answers(BulkAction), **accepts(FilterRequest))

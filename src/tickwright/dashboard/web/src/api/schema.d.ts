@@ -246,7 +246,7 @@ export interface paths {
         head?: never;
         /**
          * Edit Job
-         * @description Change the payload, priority, tags or metadata of a pending job.
+         * @description Change the payload, priority, tags or metadata of a pending job, or remove the steps that it has done.
          *
          *     409 `version_conflict` when its `version` is not the one sent; a claim is a new version, too.
          */
@@ -307,6 +307,8 @@ export interface paths {
         /**
          * Retry Job
          * @description Run a failed job again under its own id, with all its attempts, due now.
+         *
+         *     Steps that its handler has done stay done; `from_start` removes them.
          */
         post: operations["retry_job_v1_jobs__job_id__retry_post"];
         delete?: never;
@@ -3644,6 +3646,7 @@ export interface components {
          * @description Changes of a pending job; a field that is left out keeps its value, and ``null`` removes ``metadata``.
          *
          *         ``version`` is that of the job as the client read it. If the job has another version by now, nothing changes.
+         *         The steps that the job's handler has done stay done, also with another payload; ``from_start`` removes them.
          */
         EditRequest: {
             version?: number;
@@ -3658,6 +3661,8 @@ export interface components {
              */
             tags?: string[];
             metadata?: Record<string, unknown> | null;
+            /** @default false */
+            from_start?: boolean;
         };
         /**
          * EndedTracker
@@ -4227,6 +4232,8 @@ export interface components {
          * JobDetail
          * @description One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where it is still known.
          *
+         *         ``step_results`` has the results of its ``steps``, by name.
+         *
          *         ``traceparent``, its trace, has only ids, so every role sees it; an invalid one is not shown.
          */
         JobDetail: {
@@ -4256,6 +4263,10 @@ export interface components {
             metadata: unknown;
             result: unknown;
             progress: unknown;
+            /** @default null */
+            step_results: unknown;
+            /** @default [] */
+            steps: components["schemas"]["StepView"][];
             /** @default [] */
             attempt_log: components["schemas"]["AttemptView"][];
             /** @default null */
@@ -6005,7 +6016,8 @@ export interface components {
          * @description Which dead letters to requeue: by id, or the oldest of one subject (a task type, a destination).
          *
          *         With ``dry_run`` the action changes nothing and returns how many there are among 100,000. ``cursor`` is the ``next``
-         *         of the previous call; with it, letters that died again meanwhile are not requeued a second time.
+         *         of the previous call; with it, letters that died again meanwhile are not requeued a second time. ``from_start``
+         *         removes the steps that the handlers of jobs have done.
          */
         RequeueRequest: {
             /**
@@ -6023,6 +6035,8 @@ export interface components {
             cursor?: string | null;
             /** @default false */
             dry_run?: boolean;
+            /** @default false */
+            from_start?: boolean;
         };
         /**
          * Requeued
@@ -6062,6 +6076,38 @@ export interface components {
             destination: string;
             retried: number;
             more: boolean;
+        };
+        /**
+         * RetryJobsRequest
+         * @description Which failed jobs to run again; ``from_start`` removes the steps that their handlers have done.
+         */
+        RetryJobsRequest: {
+            /** @default null */
+            ids?: string[] | null;
+            /** @default [] */
+            status?: components["schemas"]["JobStatus"][];
+            /** @default null */
+            task_type?: string | null;
+            /** @default null */
+            execute_from?: string | null;
+            /** @default null */
+            execute_to?: string | null;
+            /** @default null */
+            idempotency_key?: string | null;
+            /** @default null */
+            text?: string | null;
+            /** @default [] */
+            tag?: string[];
+            /** @default [] */
+            metadata?: string[];
+            /** @default 1000 */
+            limit?: number;
+            /** @default null */
+            cursor?: string | null;
+            /** @default false */
+            dry_run?: boolean;
+            /** @default false */
+            from_start?: boolean;
         };
         /**
          * RetryRequest
@@ -6423,6 +6469,15 @@ export interface components {
         StartedJob: {
             id: string;
             created: boolean;
+        };
+        /**
+         * StepView
+         * @description A step that the job's handler has done, with the attempt that did it.
+         */
+        StepView: {
+            name: string;
+            at: string;
+            attempt: number;
         };
         /**
          * StoredAccount
@@ -8047,7 +8102,9 @@ export interface operations {
     };
     retry_job_v1_jobs__job_id__retry_post: {
         parameters: {
-            query?: never;
+            query?: {
+                from_start?: boolean;
+            };
             header?: never;
             path: {
                 job_id: string;
@@ -8400,7 +8457,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["FilterRequest"];
+                "application/json": components["schemas"]["RetryJobsRequest"];
             };
         };
         responses: {
