@@ -159,11 +159,10 @@ class Job:
         deadline_s: How long it may run; 0 means without a limit.
         started_s: When it started, or began to wait for a slot (monotonic); 0 before that.
         stop_reason: Why its handler must stop: ``timeout``, ``cancel``, ``lost`` or ``shutdown``.
-        is_awaited: Whether a process waits for its end, so that the end is written soon.
     """
 
     __slots__ = (
-        "_reporter", "_steps", "_stop_event", "deadline_s", "fire_s", "is_awaited", "row", "span", "started_s",
+        "_reporter", "_steps", "_stop_event", "deadline_s", "fire_s", "row", "span", "started_s",
         "stop_reason", "type_state",
     )  # fmt: skip
 
@@ -174,11 +173,9 @@ class Job:
         self.fire_s = fire_s
         self.deadline_s = deadline_s
         self.started_s = 0.0
-        self.is_awaited = False
         self.stop_reason: str | None = None
         self.span: Span | None = None
         self._stop_event: threading.Event | None = None
-        self._steps: Steps | None = None
 
     @property
     def id(self) -> int:
@@ -334,13 +331,13 @@ class Job:
         return result
 
     def _steps_of_attempt(self) -> "Steps":
-        if self._steps is None:
-            self._steps = self._reporter.steps_of(self)
+        if not hasattr(self, "_steps"):  # not set before: most jobs have none, and each field costs them time
+            self._steps: Steps = self._reporter.steps_of(self)
         return self._steps
 
-    def note_details(self) -> None:
-        """Read from the row whether the job is awaited; for the worker, not for handlers."""
-        self.is_awaited = bool(self._details().get("awaited"))
+    def was_awaited(self) -> bool:
+        """Return whether a process waited for its end when it was claimed; for the worker, not for handlers."""
+        return bool(self._details().get("awaited"))
 
     def stop_because(self, reason: str) -> None:
         """Ask the handler to stop; for the worker, not for handlers."""

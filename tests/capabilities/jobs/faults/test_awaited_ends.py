@@ -78,7 +78,8 @@ async def check_awaited_while_it_runs(url: str, *, cancel: bool = False) -> None
         if cancel:
             await engine.pool.execute(CANCEL, job_id)
         else:
-            await eventually_async(lambda: job.is_awaited, what="RES-4: the worker knows")
+            known = engine.worker.outcomes._awaited
+            await eventually_async(lambda: job in known, what="RES-4: the worker knows")
             may_end.set()
         assert (await arrives(waiting)).status == ("cancelled" if cancel else "completed")
 
@@ -117,6 +118,7 @@ async def test_a_worker_without_notifications_learns_of_waits_by_its_checks(
 ) -> None:
     """A heartbeat, or the check each second, reads whether a running job is awaited."""
     monkeypatch.setattr(worker_module, "CHECK_AFTER_S", 0.0)
+    monkeypatch.setattr(result_writer, "FLUSH_GAP_S", 0.0)
 
     async def handler(_job: Job) -> None:
         await asyncio.Event().wait()
@@ -126,7 +128,7 @@ async def test_a_worker_without_notifications_learns_of_waits_by_its_checks(
         await eventually_async(lambda: engine.worker.runner.busy == 1, what="it runs")
         await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET awaited = true WHERE id = $1", job_id)
         [job] = engine.worker.runner.running()
-        await eventually_async(lambda: job.is_awaited, what="the worker knows")
+        await eventually_async(lambda: job in engine.worker.outcomes._awaited, what="the worker knows")
 
 
 async def test_a_job_with_tags_is_not_awaited_for_that(database_url: str) -> None:
@@ -134,7 +136,7 @@ async def test_a_job_with_tags_is_not_awaited_for_that(database_url: str) -> Non
     seen: list[bool] = []
 
     async def handler(job: Job) -> None:
-        seen.append(job.is_awaited or job.tags != ["a"])
+        seen.append(job in engine.worker.outcomes._awaited or job.tags != ["a"])
 
     async with running_engine(database_url, {"h": handler}) as engine:
         await engine.insert("h", tags=["a"])
@@ -160,7 +162,7 @@ def _marks_without_a_notification(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[str], Any]]] = {
     "gathers": (
-        lambda patch: mutate(patch, OutcomeRecorder._count, "if job.is_awaited:", "if False:"),
+        lambda patch: mutate(patch, OutcomeRecorder._note, "self._writer.write_soon()", "pass"),
         check_awaited_before_the_claim,
     ),
     "claims": (_claims_without_the_flag, check_awaited_before_the_claim),

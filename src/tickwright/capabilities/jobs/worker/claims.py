@@ -84,9 +84,16 @@ class ClaimedJobs:
         return Counter(map(_type_of, self.rows))
 
     @cached_property
+    def details_chars(self) -> int:
+        """The total length of the details; 0 where no job has any."""
+        return sum(map(len, filter(None, map(_details_of, self.rows))))
+
+    @cached_property
     def lengths(self) -> Counter[str]:
         """The total length of the payloads and details of each task type."""
-        return lengths_of(self.rows)
+        if len(self.counts) != 1:
+            return lengths_of(self.rows)
+        return Counter(dict.fromkeys(self.counts, sum(map(len, map(_payload_of, self.rows))) + self.details_chars))
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,8 +162,18 @@ class OutcomeRecorder:
         self.begins = begins
         self._gone = gone
         self._freed = freed
-        self.noted: Callable[[Job, str], None] | None = None
-        """Called with each outcome by a drain."""
+        self._noted: Callable[[Job, str], None] | None = None
+        self._awaited: set[Job] = set()
+        self._watches = False
+
+    def watch(self, noted: Callable[[Job, str], None]) -> None:
+        """Call ``noted`` with each outcome from now on."""
+        self._noted, self._watches = noted, True
+
+    def expect_soon(self, job: Job) -> None:
+        """Write the end of a held attempt soon, because a process waits for it."""
+        self._awaited.add(job)
+        self._watches = True
 
     def record_completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
@@ -227,14 +237,21 @@ class OutcomeRecorder:
         state = job.type_state
         if job.span is not None:
             job.span.set_attribute("tickwright.outcome", outcome)
-        if job.is_awaited:
-            self._writer.write_soon()
         state.held -= 1
         state.counts[outcome] = state.counts.get(outcome, 0) + 1
-        if self.noted is not None:
-            self.noted(job, outcome)
+        if self._watches:
+            self._note(job, outcome)
         if state.granted is not None:
             self._freed()
+
+    def _note(self, job: Job, outcome: str) -> None:
+        if job in self._awaited:
+            self._awaited.remove(job)
+            self._writer.write_soon()
+        if self._noted is not None:
+            self._noted(job, outcome)
+        else:
+            self._watches = bool(self._awaited)
 
 
 def result_of_error(

@@ -39,7 +39,7 @@ STEPS_MAX = 100
 RESULT_BYTES_MAX = 65_536
 TOTAL_BYTES_MAX = 1_048_576
 """Of all steps of a job: its row is written again with each."""
-AT_ONCE = 50
+STEPS_AT_ONCE = 50
 """How many steps one statement reads or keeps."""
 RETRY_S = 0.2
 LOCKED_S = 0.01
@@ -282,8 +282,8 @@ class WorkerSteps:
 
     def __init__(self, pool: Pool, session: Session, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self._pool, self._session, self._loop = pool, session, loop
-        self._load = CallBatcher(self._load_many, items_max=AT_ONCE, for_all=True)
-        self._keep = CallBatcher(self._keep_many, items_max=AT_ONCE, for_all=True)
+        self._load = CallBatcher(self._load_many, items_max=STEPS_AT_ONCE, for_all=True)
+        self._keep = CallBatcher(self._keep_many, items_max=STEPS_AT_ONCE, for_all=True)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -8,6 +8,7 @@ under a new token.
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -271,12 +272,14 @@ class JobWorker:
                 self._supersede(row.id)
             timeout_s = state.timeout_s if row.timeout_ms is None else row.timeout_ms / 1000
             job = Job(row, state, self, fire_s[row.id] if fire_s else row.due_s, timeout_s)
-            if row.details is not None:
-                job.note_details()
             if row.expires_s is not None and row.expires_s <= claimed.now_s:
                 self.outcomes.record_expired(job)
             else:
                 jobs.append(job)
+        if claimed.details_chars:
+            for job in jobs:
+                if job.was_awaited():
+                    self.outcomes.expect_soon(job)
         self.runner.put(jobs)
         for state in filter(None, map(self._types.get, claimed.counts)):
             if _is_slower(state.task_type.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim
@@ -357,11 +360,8 @@ class JobWorker:
         if not held:
             return
         found = await self._store.check_held(connection, self._session.token, [job.id for job in held])
-        reasons: dict[Job, str] = {}
-        for job, (reason, awaited) in ((job, found[job.id]) for job in held if job.id in found):
-            job.is_awaited = job.is_awaited or awaited
-            if reason is not None:
-                reasons[job] = reason
+        self._note_awaited({job_id for job_id, (_, awaited) in found.items() if awaited})
+        reasons = {job: reason for job in held if (reason := found.get(job.id, (None, False))[0]) is not None}
         for job in self.runner.remove_jobs(reasons.keys()):
             self.outcomes.record_unstarted(job, reasons[job])
         for job, reason in reasons.items():
@@ -392,18 +392,18 @@ class JobWorker:
                 ids, self._notified = self._notified, set()
                 async with self._pool.acquire() as connection:
                     held = await self._store.check_held(connection, self._session.token, list(ids))
-                for job_id, (reason, awaited) in held.items():
-                    if awaited:
-                        self._note_awaited(job_id)
+                self._note_awaited({job_id for job_id, (_, awaited) in held.items() if awaited})
+                for job_id, (reason, _) in held.items():
                     if reason == "cancel":
                         self._cancel(job_id)
 
-    def _note_awaited(self, job_id: int) -> None:
-        """Write the end of a job soon; also one that is queued already."""
-        for job in self.runner.held():
-            if job.id == job_id:
-                job.is_awaited = True
-        self.result_writer.write_soon()
+    def _note_awaited(self, ids: AbstractSet[int]) -> None:
+        """Write the ends of jobs soon; also those that are queued already."""
+        if ids:
+            for job in self.runner.held():
+                if job.id in ids:
+                    self.outcomes.expect_soon(job)
+            self.result_writer.write_soon()
 
     def _cancel(self, job_id: int) -> None:
         if (job := self.runner.remove_job(job_id)) is not None:
