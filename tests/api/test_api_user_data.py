@@ -77,6 +77,8 @@ async def put_data(api: RunningApi) -> dict[str, str]:
     assert edited.status == 200, edited.body
     text = json.dumps(DATA)
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET result = $2, progress = $2 WHERE id = $1", job, text)
+    step = json.dumps({"first": {"result": DATA, "at": "2026-01-01T00:00:00Z", "attempt": 1}})
+    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET steps = $2 WHERE id = $1", job, step)
     put = await api.admin.send("PUT", "/v1/entities/ACME", {"party": DATA, "polling_enabled_modules": "TARIFFS"})
     assert put.status == 201, put.body
     await Ground(api.pool).partner()

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from kit.mutants import mutate
 from kit.postgres import sqlalchemy_url
 from tickwright import Rejected, Tickwright
-from tickwright.app import borrowed
+from tickwright.store import borrowed
 
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
 DRIVERS = ["asyncpg", "psycopg"]

@@ -64,6 +64,56 @@ def test_a_failed_job_shows_its_attempts_and_is_retried(visit: Visitors, site: S
     assert audited(site, "jobs.retry")[0] == "Olaf"
 
 
+def payload_of(site: Site, job: int) -> str:
+    """Return a job's payload as PostgreSQL writes it."""
+    return str(site.sql("SELECT payload::text FROM tickwright.scheduled_tasks WHERE id = %s", job)[0]["payload"])
+
+
+def test_the_payload_of_a_pending_job_is_edited_under_its_version(visit: Visitors, site: Site) -> None:
+    """Text that is not JSON cannot be sent, numbers keep their digits, and a change meanwhile is a conflict."""
+    job = site.schedule("page.greet", {"n": 9007199254740993}, delay="1h")
+    screen = opened(visit("operator"), job)
+    screen.may_complain = True
+    dialog = screen.page.get_by_role("dialog", name="Edit job")
+    screen.page.get_by_role("button", name="Edit", exact=True).click()
+    send = dialog.get_by_role("button", name="Edit")
+    expect(send).to_be_disabled()
+    expect(dialog.get_by_label("Payload")).to_have_value('{\n  "n": 9007199254740993\n}')
+    dialog.get_by_label("Payload").fill('{"n": ')
+    dialog.get_by_text("this is not JSON").wait_for()
+    expect(send).to_be_disabled()
+    dialog.get_by_label("Payload").fill('[9223372036854775807, {"id": 1}]')
+    send.click()
+    screen.page.get_by_text(f"Job {job} is edited").wait_for()
+    expect(dialog).to_have_count(0)
+    assert payload_of(site, job) == '[9223372036854775807, {"id": 1}]'
+    screen.page.get_by_role("button", name="Edit", exact=True).click()
+    dialog.get_by_label("Payload").fill("null")
+    site.ask("PATCH", f"/v1/jobs/{job}", {"priority": 7})
+    send.click()
+    screen.page.get_by_text("version_conflict").wait_for()
+    expect(dialog.get_by_label("Payload")).to_have_value("null")
+    assert payload_of(site, job) == '[9223372036854775807, {"id": 1}]'
+
+
+def test_the_steps_of_a_job_are_shown_and_a_retry_may_run_them_again(visit: Visitors, site: Site) -> None:
+    """Each step has its result; a plain retry keeps it, and one from the start does not."""
+    job = site.schedule("page.steps")
+    site.until(job, "failed")
+    screen = opened(visit("operator"), job)
+    steps = screen.page.get_by_role("list", name="Steps")
+    steps.get_by_text("charge").wait_for()
+    expect(steps.get_by_label("result of charge", exact=True)).to_contain_text('"fence": 1')
+    screen.page.get_by_role("button", name="Retry", exact=True).click()
+    screen.confirm("Retry 1 job")
+    fence = "SELECT fence FROM tickwright.scheduled_tasks WHERE id = %s AND status = 'failed' AND fence = %s"
+    eventually(lambda: site.sql(fence, job, 2), 20, what="it failed again")
+    expect(steps.get_by_label("result of charge", exact=True)).to_contain_text('"fence": 1')
+    screen.page.get_by_role("button", name="Retry from the start").click()
+    screen.confirm("Retry 1 job from the start")
+    expect(steps.get_by_label("result of charge", exact=True)).to_contain_text('"fence": 3')
+
+
 def test_a_job_is_run_now_and_another_one_moved(visit: Visitors, site: Site) -> None:
     """Run now makes it due; a reschedule gives it another time."""
     first, second = site.schedule("page.greet", delay="1h"), site.schedule("page.greet", delay="1h")

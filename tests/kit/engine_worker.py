@@ -1,4 +1,4 @@
-"""A worker process for kill tests: one handler, ``work``, that logs when it starts and ends.
+"""A worker process for kill tests: a handler, ``work``, that logs when it starts and ends, and one with steps.
 
 ``ENGINE_QUEUES`` are its queues with their slots.
 ``ENGINE_FEW`` is the concurrency of a second type, ``few``, with the same handler.
@@ -44,17 +44,35 @@ async def poison(job: Job) -> None:
     os._exit(9)
 
 
+async def steps(job: Job) -> int:
+    """Do a step (``A``), note that it is kept (``B``), wait, and do another step (``C``)."""
+    first = await job.step("first", log_step, "A", job)
+    note("B", job)
+    await asyncio.sleep(WORK_S)
+    await job.step("second", log_step, "C", job)
+    return first
+
+
+async def log_step(tag: str, job: Job) -> int:
+    """Log a step, and end it after ``ENGINE_STEP_S``."""
+    note(tag, job)
+    await asyncio.sleep(float(os.environ.get("ENGINE_STEP_S", "0")))
+    return job.attempt
+
+
+HANDLERS = {"work": work, "poison": poison, "steps": steps}
+
+
 async def main() -> None:
     """Work until a SIGTERM."""
     url = os.environ["ENGINE_URL"]
     pool = await open_pool(url, max_size=8)
     registry = HandlerRegistry()
-    kinds = {name: TaskType(name, f"python:{name}") for name in ("work", "poison")}
+    kinds = {name: TaskType(name, f"python:{name}") for name in HANDLERS}
     if "ENGINE_FEW" in os.environ:
         kinds["few"] = TaskType("few", "python:few", concurrency=int(os.environ["ENGINE_FEW"]))
     for name, kind in kinds.items():
-        handler = poison if name == "poison" else work
-        registry.add(make_handler(kind, handler))
+        registry.add(make_handler(kind, HANDLERS.get(name, work)))
         async with pool.acquire() as connection:
             await register_handler(connection, kind)
     ttl_s = float(os.environ["ENGINE_LEASE_S"])

@@ -19,6 +19,13 @@ async def broken(job: Job) -> None:
     raise ValueError("this one never works")
 
 
+@app.job("page.steps", max_attempts=1)
+async def steps(job: Job) -> None:
+    """Do one step, and fail after it."""
+    await job.step("charge", lambda: {"fence": job.fence})
+    raise ValueError("after the step")
+
+
 @app.job("page.slow", timeout="10m")
 async def slow(job: Job) -> None:
     """Run until it is cancelled."""

@@ -115,10 +115,17 @@ class JobHandle(Scheduled, Generic[R], frozen=True, eq=False, kw_only=True):
         priority: int | UnsetType = UNSET,
         tags: Iterable[str] | UnsetType | None = UNSET,
         metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+        from_start: bool = False,
     ) -> "JobAction":
         """Change the job while it is pending; see :meth:`~tickwright.Tickwright.edit`."""
         return await self.app.edit(
-            self.id, version=version, payload=payload, priority=priority, tags=tags, metadata=metadata
+            self.id,
+            version=version,
+            payload=payload,
+            priority=priority,
+            tags=tags,
+            metadata=metadata,
+            from_start=from_start,
         )
 
     async def cancel(self) -> "JobAction":

@@ -21,7 +21,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from tickwright.app.borrowed import Fetching, borrow, borrow_sync, finish
 from tickwright.app.declarations import Declarations, Duration
 from tickwright.app.payloads import to_json
 from tickwright.app.scheduling import CALLER, JobCalls
@@ -37,6 +36,7 @@ from tickwright.plugin.settings import Settings
 from tickwright.process.database import Database
 from tickwright.process.installation import Installation, open_installation
 from tickwright.process.settings import load_settings
+from tickwright.store.borrowed import Fetching, borrow, borrow_sync, finish
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 

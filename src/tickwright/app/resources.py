@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from tickwright.app.borrowed import Fetching, borrow
 from tickwright.app.payloads import to_json
 from tickwright.capabilities.fanout.entities.entities import EntityQuery
 from tickwright.capabilities.fanout.entities.schemas import (
@@ -40,6 +39,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation, Page
+from tickwright.store.borrowed import Fetching, borrow
 from tickwright.store.paging import LIMIT_DEFAULT
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tickwright.app.borrowed import borrow, borrow_sync, finish, schedule_through
+from tickwright.app.borrowed import schedule_through
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobCall, JobHandle, result_of
 from tickwright.app.payloads import as_tags, metadata_json, to_json
@@ -20,6 +20,7 @@ from tickwright.plugin.settings import Settings
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation
 from tickwright.process.installation import Installation
+from tickwright.store.borrowed import borrow, borrow_sync, finish
 
 if TYPE_CHECKING:  # a program loads the capabilities that it uses
     from tickwright.app.workflows import Flow
@@ -277,9 +278,13 @@ class JobCalls:
         """
         return await self.service.cancel(job_id, caller=CALLER)
 
-    async def retry(self, job_id: int) -> "JobAction":
-        """Retry a failed job now. Raises ``Rejected`` (``job_not_found``, ``job_not_failed``)."""
-        return await self.service.retry(job_id, caller=CALLER)
+    async def retry(self, job_id: int, *, from_start: bool = False) -> "JobAction":
+        """Retry a failed job now; the steps that it has done stay done, unless ``from_start``.
+
+        Raises:
+            Rejected: ``job_not_found``, ``job_not_failed``. Permanent.
+        """
+        return await self.service.retry(job_id, caller=CALLER, from_start=from_start)
 
     async def reschedule(
         self, job_id: int, *, at: datetime | None = None, delay: Duration | None = None
@@ -298,6 +303,7 @@ class JobCalls:
         priority: int | UnsetType = UNSET,
         tags: Iterable[str] | UnsetType | None = UNSET,
         metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+        from_start: bool = False,
     ) -> "JobAction":
         """Change a pending job; what is left out stays. The answer has its new ``version``.
 
@@ -308,6 +314,8 @@ class JobCalls:
             priority: Likewise.
             tags: All of them, instead of those that it has; ``None`` removes them.
             metadata: Likewise.
+            from_start: Remove the steps that the job has done, so that they run again; by default they stay, also with
+                another payload.
 
         Raises:
             Rejected: ``version_conflict``; ``job_not_found``, ``job_not_pending``, ``job_finished``; ``empty_edit``, or
@@ -319,6 +327,7 @@ class JobCalls:
             priority=priority,
             tags=UNSET if isinstance(tags, UnsetType) else as_tags(tags or ()),
             metadata=UNSET if isinstance(metadata, UnsetType) else msgspec.Raw(_metadata(metadata).encode()),
+            from_start=from_start,
         )
         return await self.service.edit(job_id, edit, caller=CALLER)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
-from tickwright.app.borrowed import borrow, borrow_sync, finish, one_connection
+from tickwright.app.borrowed import one_connection
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobCall, JobHandle, JobOptions
 from tickwright.capabilities.jobs.workflows.definition import (
@@ -31,6 +31,7 @@ from tickwright.capabilities.jobs.workflows.definition import (
     job_of,
 )
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.store.borrowed import borrow, borrow_sync, finish
 
 if TYPE_CHECKING:
     from tickwright.app.scheduling import JobCalls

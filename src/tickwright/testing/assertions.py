@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tickwright import Tickwright
-from tickwright.app.borrowed import borrow, borrow_sync, finish
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobOptions, Options
 from tickwright.app.payloads import to_json
@@ -25,6 +24,7 @@ from tickwright.capabilities.jobs.chunks import ChunkArguments
 from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.capabilities.jobs.worker.drain import live_jobs
 from tickwright.domain.errors import Rejected
+from tickwright.store.borrowed import borrow, borrow_sync, finish
 
 JOBS_MAX = 1000
 """How many jobs of a type are read."""

@@ -18,6 +18,7 @@ from tickwright.app.jobs import ChunkFunction, JobCall, JobOptions
 from tickwright.capabilities.jobs.arguments import PayloadInvalid
 from tickwright.capabilities.jobs.chunks import ChunkCall
 from tickwright.capabilities.jobs.model import ClaimedRow, Completed, Errored, Job, Snoozed
+from tickwright.capabilities.jobs.worker.steps import Steps
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import from_json_value, to_json_value
@@ -39,6 +40,7 @@ class Performance:
 
     Attributes:
         progress: What handlers reported with ``job.progress``, in order, decoded.
+        steps: Results of steps by name: those that earlier attempts have kept, and then those of handlers, decoded.
     """
 
     attempt: int = 1
@@ -49,6 +51,8 @@ class Performance:
     cancelled: bool = False
     resources: Mapping[str, Any] | None = None
     progress: list[Any] = field(default_factory=list)
+    steps: dict[str, Any] = field(default_factory=dict)
+    _loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, job: JobOptions[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Perform one attempt; see :func:`perform`."""
@@ -80,6 +84,47 @@ class Performance:
         self.progress.append(msgspec.json.decode(progress))
         return job.stop_reason is None
 
+    def steps_of(self, job: Job) -> Steps:
+        """Return the steps of an attempt."""
+        return Steps(job, self)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the attempt."""
+        assert self._loop is not None  # noqa: S101  an attempt runs
+        return self._loop
+
+    async def load(self, job: Job) -> str | None:  # noqa: ARG002  as of a worker
+        """Return the kept steps."""
+        return _encode({name: {"result": result} for name, result in self.steps.items()}).decode()
+
+    async def keep(self, job: Job, name: str, result: str) -> None:  # noqa: ARG002  as above
+        """Keep a result."""
+        self.steps[name] = msgspec.json.decode(result)
+
+    @staticmethod
+    def borrow(connection: Any, *, is_async: bool) -> Any:  # noqa: ARG004  nothing is written on it
+        """Return the connection: whatever the test passes to the handler."""
+        return connection
+
+    async def find_in(self, connection: Any, job: Job, name: str) -> tuple[str | None, int, int]:  # noqa: ARG002
+        """Return a kept result."""
+        return (_encode(self.steps[name]).decode() if name in self.steps else None), 0, len(self.steps)
+
+    @staticmethod
+    def seal(job: Job, name: str, result: str) -> str:  # noqa: ARG004  nothing is stored
+        """Return a result as it is."""
+        return result
+
+    @staticmethod
+    def open(job: Job, name: str, kept: str) -> str:  # noqa: ARG004
+        """Return a result as it is."""
+        return kept
+
+    async def keep_in(self, connection: Any, job: Job, name: str, result: str) -> None:  # noqa: ARG002
+        """Keep a result."""
+        self.steps[name] = msgspec.json.decode(result)
+
     def _job(self, handler: "Handler", call: JobCall[Any], *, id: int | None = None) -> Job:  # noqa: A002
         kind = handler.defaults
         attempts = self.max_attempts or call.max_attempts or max(kind.max_attempts, self.attempt)
@@ -110,6 +155,8 @@ class Performance:
             yield
 
     async def _attempt(self, handler: "Handler", job: Job) -> Any:
+        self._loop = asyncio.get_running_loop()
+
         async def run() -> Any:
             if handler.is_async:
                 return await handler.call(job)
@@ -185,6 +232,7 @@ def performing(
     execute_at: datetime | None = None,
     cancelled: bool = False,
     resources: Mapping[str, Any] | None = None,
+    steps: Mapping[str, Any] | None = None,
 ) -> Performance:
     """Choose the job of an attempt, which the returned function performs.
 
@@ -200,9 +248,11 @@ def performing(
         execute_at: When the job was wanted; now by default.
         cancelled: Whether the handler finds that it should stop.
         resources: Instead of what the lifespans yield; these are not opened. The handler's own are enough.
+        steps: Results of steps that earlier attempts have kept, by name: the handler's functions are not called again.
 
     Returns:
-        A function like :func:`perform`, with ``sync`` for synchronous tests. Its ``progress`` has what handlers report.
+        A function like :func:`perform`, with ``sync`` for synchronous tests. Its ``progress`` has what handlers report,
+        and its ``steps`` the results of their steps.
 
     Raises:
         Rejected: ``invalid_attempt``: an attempt has a number from 1 to ``max_attempts``, and a time has a zone.
@@ -212,4 +262,4 @@ def performing(
         raise Rejected("invalid_attempt", f"attempt: from 1 to max_attempts, not {attempt} of {max_attempts}")
     if execute_at is not None and execute_at.tzinfo is None:
         raise Rejected("invalid_attempt", "execute_at: give a time with a time zone")
-    return Performance(attempt, max_attempts, id, fence, execute_at, cancelled, resources)
+    return Performance(attempt, max_attempts, id, fence, execute_at, cancelled, resources, steps=dict(steps or {}))

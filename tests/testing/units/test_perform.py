@@ -240,3 +240,46 @@ async def test_the_suite_notices_a_result_that_skips_json(app: Tickwright, monke
     mutate(monkeypatch, attempts._as_read, "if result is None or", "if True or result is None or")
     with pytest.raises(pytest.fail.Exception):
         await test_a_result_that_could_not_be_stored_is_refused(app)
+
+
+async def test_steps_of_earlier_attempts_are_given_and_new_ones_are_returned(app: Tickwright) -> None:
+    """A test presets what is done; results take the way through JSON, in every kind of handler and connection."""
+    calls: list[str] = []
+
+    async def charge(amount: Decimal) -> Money:
+        calls.append("charge")
+        return Money(amount, "EUR")
+
+    async def mail(_connection: object, to: str) -> str:
+        calls.append(to)
+        return to
+
+    @app.job("pay")
+    async def pay(job: Job, amount: Decimal) -> Money:
+        await job.step_in(object(), "mail", mail, object(), "ann")
+        return await job.step("charge", charge, amount)
+
+    @app.job("pay.sync")
+    def pay_sync(job: Job) -> str:
+        return job.step_sync("name", lambda: "x") + job.step_in_sync(object(), "other", lambda: "y")
+
+    first = performing()
+    assert await first(pay, Decimal(1)) == Money(Decimal(1), "EUR")
+    assert first.steps == {"mail": "ann", "charge": {"amount": "1", "currency": "EUR"}}
+    second = performing(attempt=2, steps=first.steps)
+    assert await second(pay, Decimal(2)) == Money(Decimal(1), "EUR")
+    assert calls == ["ann", "charge"]
+    assert await performing()(pay_sync) == "xy"
+
+
+async def test_a_refused_step_reaches_the_test(app: Tickwright) -> None:
+    """With the code that the job would fail with."""
+
+    @app.job("pay")
+    async def pay(job: Job) -> None:
+        await job.step("twice", str)
+        await job.step("twice", str)
+
+    with pytest.raises(Rejected) as refused:
+        await perform(pay)
+    assert refused.value.code == "step_repeated"

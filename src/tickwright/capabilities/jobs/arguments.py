@@ -50,7 +50,7 @@ class Arguments:
             )
         hints = get_type_hints(function) if named else {}
         self.names: Sequence[str] = [one.name for one in named]
-        self.returns = _result_type(function)
+        self.returns = result_type(function)
         self._signature = inspect.Signature(named)
         self._all = frozenset(self.names)
         self._required = frozenset(one.name for one in named if one.default is one.empty)
@@ -128,7 +128,7 @@ class Arguments:
         return self.check(payload)
 
 
-def _result_type(function: Callable[..., Any]) -> Any:
+def result_type(function: Callable[..., Any]) -> Any:
     """Return the type that results are decoded to; ``Any`` also where a name of the annotation is not importable."""
     with suppress(NameError, TypeError):
         annotation = get_type_hints(function).get("return", Any)

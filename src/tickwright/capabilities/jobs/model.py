@@ -2,11 +2,11 @@
 
 import math
 import threading
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 from opentelemetry.trace import Span
@@ -16,6 +16,11 @@ from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.strict_json import to_json_value
 
+if TYPE_CHECKING:
+    from tickwright.capabilities.jobs.worker.steps import Steps
+
+P = ParamSpec("P")
+R = TypeVar("R")
 ERROR_MESSAGE_MAX = 2000
 _encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 _RESULT_TARGETS = ("python:", "remote:")
@@ -162,7 +167,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
         execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
         due_s: When this attempt is due.
         expires_s: From this instant on it must not start.
-        details: Its tags, metadata, group and workflow as JSON; ``None`` where it has none of them.
+        details: Its tags, metadata, group and workflow, and whether it is awaited, as JSON; ``None`` where it has none of them.
     """
 
     id: int
@@ -183,6 +188,8 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
 class _Reporter(Protocol):
     async def report_progress(self, job: "Job", progress: str) -> bool: ...
 
+    def steps_of(self, job: "Job") -> "Steps": ...
+
 
 class Job:
     """One attempt of one job: the first argument of its handler. Read-only.
@@ -197,7 +204,8 @@ class Job:
     """
 
     __slots__ = (
-        "_reporter", "_stop_event", "deadline_s", "fire_s", "row", "span", "started_s", "stop_reason", "type_state",
+        "_reporter", "_steps", "_stop_event", "deadline_s", "fire_s", "row", "span", "started_s",
+        "stop_reason", "type_state",
     )  # fmt: skip
 
     def __init__(self, row: ClaimedRow, type_state: Any, reporter: _Reporter, fire_s: float, deadline_s: float) -> None:
@@ -306,6 +314,82 @@ class Job:
     async def progress(self, value: Any) -> bool:
         """Write ``value`` (JSON) to the job's ``progress``; return whether this session still holds the job."""
         return await self._reporter.report_progress(self, _encode(value).decode())
+
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    async def step(self, name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call a function once for all attempts of this job: its result is kept, and a later attempt returns that.
+
+        The result is committed before this returns. If the process dies between the call and the commit, the next
+        attempt calls the function again: at least once. For exactly once, see :meth:`step_in`.
+
+        Args:
+            name: Of the step, 1 to 100 characters; each step of an attempt has its own.
+            function: A synchronous one runs in a thread, which a timeout does not stop.
+            args: Of the function.
+            kwargs: Of the function.
+
+        Returns:
+            The result after its way through JSON, decoded to the function's return type, on every attempt.
+
+        Raises:
+            Rejected: ``step_repeated``, ``invalid_step_name``, ``too_many_steps`` (100), ``step_result_too_large``
+                (65,536 bytes), ``steps_too_large`` (1 MiB), ``step_result_invalid`` (not JSON), ``step_type_differs``
+                (the return type has changed). Permanent: the job fails at once.
+            Contended: ``attempt_ended``: the attempt was stopped, or its worker has lost the job. Let it end the
+                handler.
+            Exception: What the function raises; nothing is kept then, and it may be called again.
+        """
+        return await self._steps_of_attempt().run(name, function, args, kwargs)
+
+    def step_sync(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do what :meth:`step` does, in a synchronous handler."""
+        result: R = self._steps_of_attempt().run_sync(name, function, args, kwargs)
+        return result
+
+    async def step_in(
+        self, connection: Any, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Call a function once for all attempts, and keep its result in a transaction of the handler.
+
+        What the function writes on ``connection`` takes effect exactly once: its writes and the kept result are
+        committed together or not at all. The job's row stays locked until the transaction ends, so end it at once; in
+        it, other steps and ``progress`` of this job wait.
+
+        Args:
+            connection: With an open transaction on the database of Tickwright: an asyncpg connection, a psycopg
+                AsyncConnection, or an SQLAlchemy AsyncConnection or AsyncSession. Pass it to the function, too.
+            name: As of :meth:`step`.
+            function: An asynchronous one.
+            args: Of the function.
+            kwargs: Of the function.
+
+        Raises:
+            Rejected: As :meth:`step`; ``unsupported_connection``, ``no_transaction``. Permanent.
+            Contended: As :meth:`step`. Let it end the transaction, which is then rolled back.
+        """
+        result: R = await self._steps_of_attempt().run_in(connection, name, function, args, kwargs)
+        return result
+
+    def step_in_sync(
+        self, connection: Any, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Do what :meth:`step_in` does, in a synchronous handler, with a psycopg or SQLAlchemy connection."""
+        result: R = self._steps_of_attempt().run_in_sync(connection, name, function, args, kwargs)
+        return result
+
+    def _steps_of_attempt(self) -> "Steps":
+        if not hasattr(self, "_steps"):  # not set before: most jobs have none, and each field costs them time
+            self._steps: Steps = self._reporter.steps_of(self)
+        return self._steps
+
+    def was_awaited(self) -> bool:
+        """Return whether a process waited for its end when it was claimed; for the worker, not for handlers."""
+        return bool(self._details().get("awaited"))
 
     def stop_because(self, reason: str) -> None:
         """Ask the handler to stop; for the worker, not for handlers."""

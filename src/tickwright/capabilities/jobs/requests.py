@@ -463,6 +463,7 @@ class EditRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Changes of a pending job; a field that is left out keeps its value, and ``null`` removes ``metadata``.
 
     ``version`` is that of the job as the client read it. If the job has another version by now, nothing changes.
+    The steps that the job's handler has done stay done, also with another payload; ``from_start`` removes them.
     """
 
     version: Annotated[int, Meta(ge=1, le=2**63 - 1)] | UnsetType = UNSET
@@ -470,6 +471,7 @@ class EditRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
     metadata: Metadata | UnsetType | None = UNSET
+    from_start: bool = False
 
 
 class JobEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -480,6 +482,7 @@ class JobEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     priority: int | UnsetType = UNSET
     tags: tuple[str, ...] | UnsetType = UNSET
     metadata: msgspec.Raw | UnsetType = UNSET
+    from_start: bool = False
 
     def changes(self) -> dict[str, Any]:
         """Return what it changes: JSON as text, no metadata as ``None``.
@@ -489,7 +492,9 @@ class JobEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """
         given = {name: getattr(self, name) for name in EDITED if getattr(self, name) is not UNSET}
         if not given:
-            raise Rejected("empty_edit", f"say what to change: {', '.join(EDITED)}")
+            if self.from_start:
+                return given
+            raise Rejected("empty_edit", f"say what to change: {', '.join((*EDITED, 'from_start'))}")
         if "payload" in given:
             given["payload"] = bytes(given["payload"]).decode()
         if "metadata" in given:
@@ -528,6 +533,12 @@ class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     dry_run: bool = False
 
 
+class RetryJobsRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
+    """Which failed jobs to run again; ``from_start`` removes the steps that their handlers have done."""
+
+    from_start: bool = False
+
+
 class MoveRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
     """Which jobs to move, and to when: one of ``execute_at``, ``delay`` from now, ``shift`` of each due time."""
 
@@ -540,7 +551,8 @@ class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which dead letters to requeue: by id, or the oldest of one subject (a task type, a destination).
 
     With ``dry_run`` the action changes nothing and returns how many there are among 100,000. ``cursor`` is the ``next``
-    of the previous call; with it, letters that died again meanwhile are not requeued a second time.
+    of the previous call; with it, letters that died again meanwhile are not requeued a second time. ``from_start``
+    removes the steps that the handlers of jobs have done.
     """
 
     kind: Literal["job", "outbox"] = "job"
@@ -549,6 +561,7 @@ class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: BulkLimit = 1000
     cursor: CursorText | None = None
     dry_run: bool = False
+    from_start: bool = False
 
 
 class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

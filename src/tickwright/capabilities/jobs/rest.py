@@ -41,6 +41,7 @@ from tickwright.capabilities.jobs.requests import (
     MoveRequest,
     RequeueRequest,
     RescheduleRequest,
+    RetryJobsRequest,
     ScheduleBounds,
     TaskTypeChange,
     TaskTypeRequest,
@@ -292,7 +293,7 @@ def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
 
     @router.patch("/v1/jobs/{job_id}", tags=["jobs"], **answers(JobAction), **accepts(EditRequest))
     async def edit_job(request: Request, job_id: Id, caller: operator) -> Response:
-        """Change the payload, priority, tags or metadata of a pending job.
+        """Change the payload, priority, tags or metadata of a pending job, or remove the steps that it has done.
 
         409 `version_conflict` when its `version` is not the one sent; a claim is a new version, too.
         """
@@ -306,9 +307,12 @@ def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
         return answer(done, 202 if done.outcome == "requested" else 200)
 
     @router.post("/v1/jobs/{job_id}/retry", tags=["jobs"], **answers(JobAction))
-    async def retry_job(job_id: Id, caller: operator) -> Response:
-        """Run a failed job again under its own id, with all its attempts, due now."""
-        return answer(await service.retry(job_id, caller=caller))
+    async def retry_job(job_id: Id, caller: operator, from_start: Annotated[bool, Query()] = False) -> Response:
+        """Run a failed job again under its own id, with all its attempts, due now.
+
+        Steps that its handler has done stay done; `from_start` removes them.
+        """
+        return answer(await service.retry(job_id, caller=caller, from_start=from_start))
 
     @router.post("/v1/jobs/{job_id}/reschedule", tags=["jobs"], **answers(JobAction), **accepts(RescheduleRequest))
     async def reschedule_job(request: Request, job_id: Id, caller: operator) -> Response:
@@ -432,7 +436,13 @@ def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
         if body.dry_run:
             return answer(await letters.count(body.kind, ids=body.ids, subject=body.subject))
         done = await letters.requeue(
-            body.kind, caller=caller, ids=body.ids, subject=body.subject, limit=body.limit, cursor=body.cursor
+            body.kind,
+            caller=caller,
+            ids=body.ids,
+            subject=body.subject,
+            limit=body.limit,
+            cursor=body.cursor,
+            from_start=body.from_start,
         )
         return answer(done)
 
@@ -469,10 +479,11 @@ def _bulk_actions(router: APIRouter, many: JobBulkActions, gate: Gate) -> None:
         """Cancel the jobs that a filter matches, the oldest first, at most 1,000 a call."""
         return answer(await many.cancel(_call(await gate.read(request, FilterRequest), caller)))
 
-    @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **accepts(FilterRequest))
+    @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **accepts(RetryJobsRequest))
     async def retry_jobs(request: Request, caller: operator) -> Response:
         """Run the failed jobs that a filter matches again, the oldest first, at most 1,000 a call."""
-        return answer(await many.retry(_call(await gate.read(request, FilterRequest), caller)))
+        body = await gate.read(request, RetryJobsRequest)
+        return answer(await many.retry(_call(body, caller), from_start=body.from_start))
 
     @router.post("/v1/jobs:run-now", tags=["jobs"], **answers(BulkAction), **accepts(FilterRequest))
     async def run_jobs_now(request: Request, caller: operator) -> Response:

@@ -98,6 +98,8 @@ class JobResults:
         RES-1: a wait for a job that ends returns its end, whenever it began, whatever connection is lost meanwhile.
         RES-2: all waiters of a process use one connection beside the pool, and none some seconds after the last.
         RES-3: a wait holds up no worker: it locks rows for one statement, and waits for no lock.
+        RES-4: a worker writes an end that is awaited at once, while others gather; one that does not listen knows of it
+            from its next check of the job on.
     """
 
     _marking, _reading = _SQL["mark"], _SQL["read"]

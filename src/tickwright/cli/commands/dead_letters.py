@@ -56,14 +56,19 @@ def requeue(
         str | None,
         typer.Option(help="Continue behind a call: the cursor that it ends with. What died again since then is left."),
     ] = None,
+    from_start: Annotated[
+        bool,
+        typer.Option("--from-start", help="Run the steps of jobs again; without it, those that are done stay done."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many, and requeue none.")] = False,
     as_json: Json = False,
 ) -> None:
     """Requeue dead letters, oldest first, at most 1,000 per call. Exit code 1 if an id is not a dead letter."""
     known: Sequence[Any]
     if kind in IN_RABBITMQ:
-        if dry_run or cursor is not None:
-            raise typer.BadParameter(f"the kind {kind} has no --dry-run and no --cursor; list says how many there are")
+        if dry_run or from_start or cursor is not None:
+            without = "--dry-run, no --cursor and no --from-start"
+            raise typer.BadParameter(f"the kind {kind} has no {without}; list says how many there are")
         body, known = _rabbitmq_body(kind, ids, subject, everything=everything), ids or []
         path = f"/dead-letters/{kind}/requeue"
     elif everything:
@@ -73,6 +78,7 @@ def requeue(
     else:
         known = [_number(one) for one in ids or ()]
         body = given(kind=kind, ids=known or None, subject=subject, cursor=cursor, dry_run=dry_run or None)
+        body |= given(from_start=from_start or None)
         path = "/dead-letters/requeue"
     done = ask("POST", path, body=body)
     show_answer(done, as_json=as_json, sentence=_requeued)

@@ -104,6 +104,9 @@ Metadata = Annotated[
     list[str] | None,
     typer.Option("--metadata", metavar="NAME=TEXT|NAME:=JSON", help="A value to find it by. Repeatable."),
 ]
+FromStart = Annotated[
+    bool, typer.Option("--from-start", help="Run its steps again; without it, the steps that are done stay done.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change none.")]
 COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "error_message")
 
@@ -236,6 +239,7 @@ def edit(
     if_version: Annotated[
         int | None, typer.Option(min=1, metavar="VERSION", help="Change nothing if the job has another version by now.")
     ] = None,
+    from_start: FromStart = False,
     as_json: Json = False,
 ) -> None:
     """Change a pending job. Tags and metadata replace those that it has."""
@@ -247,6 +251,7 @@ def edit(
         priority=priority,
         tags=[] if no_tags else tag or None,
         metadata=named_values("--metadata", metadata) if metadata else None,
+        from_start=from_start or None,
     )
     if payload is not None and body.get("payload") is None:
         body["payload"] = None
@@ -277,12 +282,20 @@ def cancel(
 
 @app.command()
 @takes_which(without={"status"})
-def retry(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_json: Json = False) -> None:
+def retry(
+    job_id: One = None,
+    *,
+    which: Which,
+    from_start: FromStart = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
     """Retry failed jobs now, with all their attempts."""
     if _is_one(job_id, which.named()):
-        _act(job_id, "retry", as_json=as_json)
+        _act(job_id, "retry?from_start=true" if from_start else "retry", as_json=as_json)
         return
-    _act_on_all("retry", which.named(), dry_run=dry_run, as_json=as_json)
+    body = {**which.named(), **given(from_start=from_start or None)}
+    _act_on_all("retry", body, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()

@@ -111,8 +111,8 @@ class JobBulkActions:
         requested = sum(status != JobStatus.CANCELLED for _, status in done)
         return BulkAction(len(ids) - requested, requested, ids, chosen.more, await self._next(call, chosen))
 
-    async def retry(self, call: BulkCall) -> Requeued:
-        """Run failed jobs again, with all their attempts, due now.
+    async def retry(self, call: BulkCall, *, from_start: bool = False) -> Requeued:
+        """Run failed jobs again, with all their attempts, due now; ``from_start`` removes their steps.
 
         Skipped are jobs whose key another job has now, unique ones whose arguments another job holds, and jobs that
         break a rule that is newer than they are.
@@ -126,8 +126,9 @@ class JobBulkActions:
         if call.dry_run:
             return Requeued(len(chosen.ids), [], chosen.more, dry_run=True)
         async with self._pool.acquire() as connection, connection.transaction():
-            revived = await revive(connection, chosen.ids, None, call.limit)
-            await _audit(connection, call, "retry_many", [row["id"] for row in revived.rows])
+            revived = await revive(connection, chosen.ids, None, call.limit, from_start=from_start)
+            ids = [row["id"] for row in revived.rows]
+            await _audit(connection, call, "retry_many", ids, **({"from_start": True} if from_start else {}))
         following = await self._next(call, chosen)
         return msgspec.structs.replace(requeued(revived, following), more=chosen.more)
 

@@ -91,6 +91,7 @@ class DeadLetterAdmin:
         subject: str | None = None,
         limit: int = MANY_MAX,
         cursor: str | None = None,
+        from_start: bool = False,
     ) -> Requeued:
         """Requeue dead letters, the oldest first, at most 1,000 in one transaction.
 
@@ -98,26 +99,30 @@ class DeadLetterAdmin:
         behind the last one, so that a loop requeues no letter twice, even if its job fails again at once. Jobs whose
         idempotency key another job has stay, and are listed in ``key_reused``, unique ones whose arguments another job
         holds in ``unique_held``; letters that break a rule that is newer than they are stay, too, and are listed in
-        ``unfit``.
+        ``unfit``. ``from_start`` removes the steps of jobs.
 
         Raises:
-            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
+            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``; ``no_steps``: ``from_start`` is for jobs.
+                Permanent.
         """
         _check(ids, subject)
+        if from_start and kind != "job":
+            raise Rejected("no_steps", f"from_start is for jobs: dead letters of the kind {kind} have no steps")
         check_many(limit)
         listing = ("requeue", kind, ids, subject)
         after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
         async with self._pool.acquire() as connection, connection.transaction():
             if kind == "job":
-                revived = await revive(connection, ids, subject, limit, after)
+                revived = await revive(connection, ids, subject, limit, after, from_start=from_start)
             else:
                 revived = await self._revive_messages(connection, ids, subject, limit, after)
             done = [row["id"] for row in revived.rows]
             if done:
                 before = masked_document({"kind": kind, "ids": ids, "subject": subject})
+                outcome = {"ids": done} | ({"from_start": True} if from_start else {})
                 subjects = "jobs" if kind == "job" else "outbox"
                 action = "dead_letters.requeue"
-                await write_audit(connection, caller, action, subjects, before=before, after={"ids": done})
+                await write_audit(connection, caller, action, subjects, before=before, after=outcome)
         following = None if revived.last_id is None else await self._cursors.make(revived.last_id, *listing)
         return requeued(revived, following)
 
@@ -139,9 +144,17 @@ def _check(ids: Sequence[int] | None, subject: str | None) -> None:
 
 
 async def revive(
-    connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int, after: int = 0
+    connection: Connection,
+    ids: Sequence[int] | None,
+    task_type: str | None,
+    limit: int,
+    after: int = 0,
+    *,
+    from_start: bool = False,
 ) -> RevivedRows:
     """Make dead letters pending again, by id or of a type, behind the id ``after``.
+
+    Steps that their handlers have done stay done; with ``from_start`` they are removed, so that they run again.
 
     Where another job has its idempotency key, a letter stays: a key has one job. So it does where another job holds its
     unique arguments, and where it breaks a rule of new jobs, such as a payload that an earlier release accepted.
@@ -152,7 +165,7 @@ async def revive(
     free = await _hold_uniques(connection, fit)
     revived = await _hold_keys(connection, free)
     if revived:
-        await connection.execute(QUERIES["revive"], [row["id"] for row in revived])
+        await connection.execute(QUERIES["revive"], [row["id"] for row in revived], from_start)
         await connection.execute(QUERIES["revive_fences"], *_columns(revived, "id", "fence", "edits", *_KEY))
         await connection.execute(QUERIES["reopen_nodes"], [row["id"] for row in revived])
     last_id = rows[-1]["id"] if len(rows) == limit else None

@@ -150,6 +150,8 @@ class JobService:
     async def edit(self, job_id: int, edit: JobEdit, *, caller: Caller) -> JobAction:
         """Change the payload, priority, tags or metadata of a pending job; a worker that claims it then gets these.
 
+        Its steps stay, also with another payload; ``from_start`` removes them, so that they run again.
+
         Raises:
             Rejected: ``version_conflict`` (409) with the present ``version``: read the job again. ``job_not_pending``
                 or ``job_finished`` (409); ``empty_edit``, and what a new job is refused for. Permanent.
@@ -168,19 +170,22 @@ class JobService:
             values = [changes.get(name) or None if name == "tags" else changes.get(name) for name in EDITED]
             try:
                 version = await connection.fetchval(
-                    QUERIES["edit"], job_id, *(name in changes for name in EDITED), *values
+                    QUERIES["edit"], job_id, *(name in changes for name in EDITED), *values, edit.from_start
                 )
             except asyncpg.CheckViolationError as error:
                 raise refused(error) from error
             former = {"version": before["version"], "priority": before["priority"], "tags": before["tags"]}
             shown = {name: list(changes[name]) if name == "tags" else changes[name] for name in changes.keys() & _SHOWN}
+            shown |= {"from_start": True} if edit.from_start else {}
             await _audit(
                 connection, caller, "edit", job_id, former, {"version": version, "edited": list(changes)} | shown
             )
         return JobAction(job_id, JobStatus.PENDING, "edited", version=version)
 
-    async def retry(self, job_id: int, *, caller: Caller) -> JobAction:
+    async def retry(self, job_id: int, *, caller: Caller, from_start: bool = False) -> JobAction:
         """Run a failed job again: same id, all its attempts, due now; its fence keeps rising.
+
+        Its steps stay done; ``from_start`` removes them, so that they run again.
 
         Raises:
             Rejected: ``job_not_failed`` (409) with its status; ``key_reused`` (409): another job has its idempotency
@@ -188,7 +193,7 @@ class JobService:
                 rule that is newer than the job. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
-            revived = await revive(connection, [job_id], None, 1)
+            revived = await revive(connection, [job_id], None, 1, from_start=from_start)
             if revived.key_reused:
                 raise Rejected("key_reused", f"another job has the idempotency key of job {job_id} by now", status=409)
             if revived.unique_held:
@@ -207,7 +212,8 @@ class JobService:
                 status = await connection.fetchval(QUERIES["finished_status"], job_id)
                 raise _not_found(job_id) if status is None else _wrong_state("job_not_failed", job_id, status)
             before = {"status": "failed", "attempts": revived.rows[0]["attempts"]}
-            await _audit(connection, caller, "retry", job_id, before, {"status": "pending", "attempts": 0})
+            after = {"status": "pending", "attempts": 0} | ({"from_start": True} if from_start else {})
+            await _audit(connection, caller, "retry", job_id, before, after)
         return JobAction(job_id, JobStatus.PENDING, "retried")
 
     async def _move(

@@ -84,17 +84,29 @@ class UniqueView(UniqueRequest, kw_only=True):
     kept: int
 
 
+class StepView(msgspec.Struct):
+    """A step that the job's handler has done, with the attempt that did it."""
+
+    name: str
+    at: datetime
+    attempt: int
+
+
 class JobDetail(JobView, UserData, kw_only=True):
     """One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where it is still known.
+
+    ``step_results`` has the results of its ``steps``, by name.
 
     ``traceparent``, its trace, has only ids, so every role sees it; an invalid one is not shown.
     """
 
-    USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "metadata", "result", "progress")
+    USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "metadata", "result", "progress", "step_results")
     payload: Any
     metadata: Any
     result: Any
     progress: Any
+    step_results: Any = None
+    steps: list[StepView] = []
     attempt_log: list[AttemptView] = []
     lateness_ms: float | None = None
     traceparent: str | None = None
@@ -300,7 +312,13 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
     first = next((attempt.lateness_ms for attempt in log if attempt.fence == 1), None)
     trace = read_traceparent(row["traceparent"])
     unique = unique_view(row["id"], row["uniqueness"])
-    return job_view(JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace, unique=unique)
+    done = _done_steps(row["steps"])
+    results = msgspec.json.encode({name: step.result for name, step in done.items()}).decode() if done else None
+    steps = [StepView(name, step.at, step.attempt) for name, step in done.items()]
+    return job_view(
+        JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace, unique=unique, steps=steps,
+        step_results=results,
+    )  # fmt: skip
 
 
 class _Known(msgspec.Struct):
@@ -322,6 +340,23 @@ def unique_view(job_id: int, known: str | None) -> UniqueView | None:
         **msgspec.structs.asdict(rule.shown()), holder_id=now.holder_id, held_from=now.held_from, until=now.until,
         replaced=now.replaced, kept=kept,
     )  # fmt: skip
+
+
+class _DoneStep(msgspec.Struct):
+    """An entry of ``steps``."""
+
+    at: datetime
+    attempt: int
+    result: msgspec.Raw
+
+
+def _done_steps(text: str | None) -> dict[str, _DoneStep]:
+    """Return steps by name, in the order in which they were done."""
+    try:
+        done = msgspec.json.decode(text or "{}", type=dict[str, _DoneStep])
+    except msgspec.DecodeError:
+        return {}
+    return dict(sorted(done.items(), key=lambda item: item[1].at))
 
 
 def decoded(job: JobDetail) -> JobDetail:
@@ -381,6 +416,8 @@ def explain(facts: Mapping[str, Any]) -> Explanation:
         case _:
             reasons = list(_finished(facts))
     summary = reasons[0].text
+    if facts["status"] != "completed" and (done := _done_steps(facts["steps"])):
+        reasons.append(Reason("steps_done", _steps_text(done)))
     if facts["idempotency_key"] is not None:
         reasons.append(Reason("has_key", "its idempotency key makes repeated requests answer with this job"))
     reasons += _unique_reasons(facts["id"], unique_view(facts["id"], facts["uniqueness"]))
@@ -410,6 +447,15 @@ def _rule_text(unique: UniqueView) -> str:
     by = "by all arguments" if unique.by is None else f"by {', '.join(unique.by)}" if unique.by else "in its type"
     period = "" if unique.period is None else f", for {unique.period} from its insertion"
     return f"{by} while {' or '.join(unique.over)}{period}"
+
+
+STEPS_SHOWN_MAX = 5
+
+
+def _steps_text(done: Mapping[str, _DoneStep]) -> str:
+    shown = [f"{name} (at {instant_text(step.at)})" for name, step in done.items()][-STEPS_SHOWN_MAX:]
+    more = f"{len(done) - len(shown)} others, " if len(done) > len(shown) else ""
+    return f"steps that are done and are not repeated: {more}{', '.join(shown)}"
 
 
 def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:

@@ -64,8 +64,8 @@ WITH session AS MATERIALIZED (
             CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
             date_part('epoch', t.expires_at) AS expires_s, t.traceparent,
-            CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL OR t.workflow_id IS NOT NULL
-                 THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata, 'workflow', t.workflow_id)::text END AS details
+            CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL OR t.workflow_id IS NOT NULL OR t.awaited
+                 THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata, 'workflow', t.workflow_id, 'awaited', t.awaited)::text END AS details
 )
 SELECT * FROM claimed
 UNION ALL
@@ -88,12 +88,12 @@ SELECT NULL, NULL, NULL, NULL, NULL, (SELECT cardinality(due.at) - cardinality(p
        date_part('epoch', now()), NULL, NULL;
 
 -- name: check_held
--- Of the jobs that a session runs, those that it must stop: cancelled by a user, or no longer held by it. Index: scheduled_tasks_pkey, one
--- probe a job.
-SELECT h.id, t.id IS NULL AS lost
+-- Of the jobs that a session runs, those that it must stop, with the reason (cancelled by a user, or no longer held by it), and those that are
+-- awaited. Index: scheduled_tasks_pkey, one probe a job.
+SELECT h.id, CASE WHEN t.id IS NULL THEN 'lost' WHEN t.cancel_requested_at IS NOT NULL THEN 'cancel' END AS reason, coalesce(t.awaited, false) AS awaited
   FROM unnest($2::bigint[]) AS h (id)
   LEFT JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.owner = $1
- WHERE t.id IS NULL OR t.cancel_requested_at IS NOT NULL;
+ WHERE t.id IS NULL OR t.cancel_requested_at IS NOT NULL OR t.awaited;
 
 -- name: begin_last
 -- Write that last attempts begin, before they do, so that a reclaim counts them. Idempotent. Fenced, also by the job's fence. Returns the

@@ -10,7 +10,7 @@ jsonb_path_query_array(coalesce(t.attempt_errors, '[]'), '$[last - 8 to last]') 
 id, execute_at, task_type, payload, status, attempts, max_attempts, error_message, created_at, updated_at,
 completed_at, priority, idempotency_key, timeout_ms, expires_at, result, progress, retry_at, started_at,
 cancel_requested_at, fence, owner, request_digest, attempt_errors, traceparent, tags, metadata, edits, group_key,
-uniqueness;
+uniqueness, steps;
 
 -- name: job_columns
 -- Columns of a job that ends now, which the fragments below share.
@@ -26,7 +26,7 @@ t.cancel_requested_at, t.fence, NULL, t.request_digest;
 
 -- name: detail_columns
 -- The last ones, behind the errors of its attempts; most are NULL.
-t.traceparent, t.tags, t.metadata, t.edits, t.group_key, t.uniqueness;
+t.traceparent, t.tags, t.metadata, t.edits, t.group_key, t.uniqueness, t.steps;
 
 -- name: completed
 -- A job that completed without a result.

@@ -109,8 +109,8 @@ WITH session AS MATERIALIZED (
             CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
             date_part('epoch', t.expires_at) AS expires_s, t.traceparent,
-            CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL OR t.workflow_id IS NOT NULL
-                 THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata, 'workflow', t.workflow_id, 'group', t.group_key)::text
+            CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL OR t.workflow_id IS NOT NULL OR t.awaited
+                 THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata, 'workflow', t.workflow_id, 'awaited', t.awaited, 'group', t.group_key)::text
                  ELSE '{"group":' || to_json(t.group_key) || '}' END AS details
 ), looked AS MATERIALIZED (
   SELECT n.group_key, n.busy_ids, n.busy_places, n.stopped_by, n.start_at, cardinality(n.free_places) AS free, n.jobs_max,

@@ -13,7 +13,7 @@ CASE WHEN t.uniqueness IS NOT NULL THEN (
 
 -- name: get
 -- One job, live or finished. Indexes: the primary key of each table of the family, one probe each; job_uniques_pkey.
-SELECT {shown}, t.payload, t.metadata, t.result, t.progress, t.attempt_errors, t.traceparent, {unique_now}
+SELECT {shown}, t.payload, t.metadata, t.result, t.progress, t.attempt_errors, t.traceparent, t.steps, {unique_now}
   FROM tickwright.scheduled_tasks t WHERE t.id = $1;
 
 -- name: get_many
@@ -49,12 +49,14 @@ UPDATE ONLY tickwright.scheduled_tasks t
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.execute_at;
 
 -- name: edit
--- Change those of payload, priority, tags and metadata that $2 to $5 say; scheduled_tasks_edits counts it. Index: scheduled_tasks_pkey.
+-- Change those of payload, priority, tags and metadata that $2 to $5 say, and remove its steps if $10 says so; scheduled_tasks_edits counts it. Index:
+-- scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t
    SET payload = CASE WHEN $2::boolean THEN CAST($6::text AS jsonb) ELSE t.payload END,
        priority = CASE WHEN $3::boolean THEN $7::smallint ELSE t.priority END,
        tags = CASE WHEN $4::boolean THEN $8::text[] ELSE t.tags END,
-       metadata = CASE WHEN $5::boolean THEN CAST($9::text AS jsonb) ELSE t.metadata END
+       metadata = CASE WHEN $5::boolean THEN CAST($9::text AS jsonb) ELSE t.metadata END,
+       steps = CASE WHEN NOT $10::boolean THEN t.steps END
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.fence + coalesce(t.edits, 0) + 1 AS version;
 
 -- name: pick_dead
@@ -87,17 +89,18 @@ SELECT o.id
  WHERE tickwright.hold_unique(o.id, o.rule);
 
 -- name: revive
--- Make dead letters pending again under their own ids, due now, with all their attempts. Index: scheduled_tasks_dead_pkey.
+-- Make dead letters pending again under their own ids, due now, with all their attempts; from the start ($2) without their steps. Index:
+-- scheduled_tasks_dead_pkey.
 WITH back AS (
   DELETE FROM tickwright.scheduled_tasks_dead t WHERE t.id = ANY ($1::bigint[]) RETURNING t.*
 )
 INSERT INTO tickwright.scheduled_tasks
        (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-        progress, retry_at, attempt_errors, traceparent, tags, metadata, group_key, uniqueness, workflow_id)
+        progress, retry_at, attempt_errors, traceparent, tags, metadata, group_key, uniqueness, steps, workflow_id)
 OVERRIDING SYSTEM VALUE
 SELECT id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
        progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata, group_key, uniqueness,
-       (SELECT n.workflow_id FROM tickwright.workflow_nodes n WHERE n.id = back.id)
+       CASE WHEN NOT $2::boolean THEN steps END, (SELECT n.workflow_id FROM tickwright.workflow_nodes n WHERE n.id = back.id)
   FROM back;
 
 -- name: reopen_nodes
@@ -125,7 +128,7 @@ LIMIT 1;
 -- A worker with slots for queues reports which of them have no free one.
 -- Indexes: primary keys; scheduled_tasks_due, one probe and one scan per claim range.
 WITH RECURSIVE job AS MATERIALIZED (
-  SELECT {shown}, {unique_now} FROM tickwright.scheduled_tasks t WHERE t.id = $1
+  SELECT {shown}, t.steps, {unique_now} FROM tickwright.scheduled_tasks t WHERE t.id = $1
 ), walked AS (
   SELECT y.name AS task_type, 32767::smallint AS priority
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type AND y.concurrency IS NOT NULL

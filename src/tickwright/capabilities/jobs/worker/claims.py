@@ -94,9 +94,16 @@ class ClaimedJobs:
         self.rows.sort(key=(lambda row: (row.priority > first, -row.priority, row.due_s)) if is_mixed else _due_of)
 
     @cached_property
+    def details_chars(self) -> int:
+        """The total length of the details; 0 where no job has any."""
+        return sum(map(len, filter(None, map(_details_of, self.rows))))
+
+    @cached_property
     def lengths(self) -> Counter[str]:
         """The total length of the payloads and details of each task type."""
-        return lengths_of(self.rows)
+        if len(self.counts) != 1:
+            return lengths_of(self.rows)
+        return Counter(dict.fromkeys(self.counts, sum(map(len, map(_payload_of, self.rows))) + self.details_chars))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +242,11 @@ class ClaimStore:
         row = await connection.fetchrow(sql, token, ids, fences, timeout=TAKES_LONG_S)
         return row["released"], list(zip(row["locked_ids"], row["locked_fences"], strict=True))
 
-    async def check_held(self, connection: Connection, token: int, ids: Sequence[int]) -> list[tuple[int, bool]]:
-        """Return ``(id, lost)`` of the held jobs that must stop."""
-        return [(row[0], row[1]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))]
+    async def check_held(
+        self, connection: Connection, token: int, ids: Sequence[int]
+    ) -> dict[int, tuple[str | None, bool]]:
+        """Return why held jobs must stop (``lost``, ``cancel``), and whether they are awaited; no others."""
+        return {row[0]: (row[1], row[2]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))}
 
     async def report_progress(self, token: int, job_id: int, fence: int, progress: str) -> bool:
         """Write a job's progress; return ``False`` when the session no longer holds the job."""

@@ -83,7 +83,7 @@ class JobDrain(JobWorker):
         self._attempts: dict[int, _Attempt] = {}
         self._outcomes: dict[int, tuple[Job, str]] = {}
         self._claimed = 0
-        self.outcomes.noted = self._note_outcome
+        self.outcomes.watch(self._note_outcome)
         self._claims = ClaimStore(pool)
 
     async def open(self) -> None:

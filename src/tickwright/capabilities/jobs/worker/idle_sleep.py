@@ -125,6 +125,7 @@ class IdleSleep:
 
 JOBS_CHANNEL = "tickwright_jobs"
 CANCEL_CHANNEL = "tickwright_cancel"
+"""Of running jobs that are cancelled, or awaited from now on."""
 TYPES_CHANNEL = "tickwright_types"
 ID_DIGITS_MAX = 18
 

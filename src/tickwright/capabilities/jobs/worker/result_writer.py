@@ -5,7 +5,7 @@ outcome. :class:`OutcomeRecorder` decides what follows: completed, retried after
 :class:`ResultWriter` collects these results and writes them.
 
 The first result after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``, or for
-``SOON_S`` once one of them carries a value or is of a workflow. So a crash loses the record of at most that much work,
+``SOON_S`` once one of them carries a value, is awaited or is of a workflow. So a crash loses at most that much work,
 which runs again. While the database is unavailable, results wait until the lease is lost. Then other workers own these
 jobs, and the results are dropped and counted.
 
@@ -46,6 +46,7 @@ from tickwright.capabilities.jobs.model import (
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.capabilities.jobs.worker.encryption import withheld
 from tickwright.capabilities.jobs.worker.places import Place, PlaceQueues
+from tickwright.capabilities.jobs.worker.steps import StepRefused
 from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
@@ -61,7 +62,7 @@ from tickwright.store.pool import UNAVAILABLE
 
 FLUSH_GAP_S = 0.05
 SOON_S = 0.005
-"""The same for a result for which others may wait: one with a value, or of a job of a workflow."""
+"""The same for a result for which others may wait: one with a value, of an awaited job, or of a job of a workflow."""
 FLUSHES_AT_ONCE = 2
 BESIDE_S = 0.2
 """A statement that takes longer waits for a row or a slow server; the next one then runs beside it."""
@@ -116,6 +117,8 @@ def outcome_of_error(error: BaseException) -> AttemptOutcome:
             return Errored("handler_retry", str(error), retry_after=error.after and _checked(error.after))
         case PayloadInvalid():
             return Errored("payload_invalid", f"payload_invalid: {error}", final=True)
+        case StepRefused():
+            return Errored(error.code, f"{error.code}: {error}", final=True)
         case _:
             return Errored("handler_error", "".join(traceback.format_exception_only(error)).strip())
 
@@ -168,11 +171,21 @@ class OutcomeRecorder:
         self._gone = gone
         self._freed = freed
         self._keys = keys
-        self.noted: Callable[[Job, str], None] | None = None
-        """Called with each outcome by a drain."""
         self.places = writer.places
         self.places.release = partial(self.record_unstarted, reason="waits")
         self._in_places = self.places.known
+        self._noted: Callable[[Job, str], None] | None = None
+        self._awaited: set[Job] = set()
+        self._watches = False
+
+    def watch(self, noted: Callable[[Job, str], None]) -> None:
+        """Call ``noted`` with each outcome from now on."""
+        self._noted, self._watches = noted, True
+
+    def expect_soon(self, job: Job) -> None:
+        """Write the end of a held attempt soon, because a process waits for it."""
+        self._awaited.add(job)
+        self._watches = True
 
     def record_completed(self, job: Job) -> None:
         """Record the common case: the attempt succeeded and returned ``None``."""
@@ -247,12 +260,21 @@ class OutcomeRecorder:
             job.span.set_attribute("tickwright.outcome", outcome)
         state.held -= 1
         state.counts[outcome] = state.counts.get(outcome, 0) + 1
-        if self.noted is not None:
-            self.noted(job, outcome)
+        if self._watches:
+            self._note(job, outcome)
         if self._in_places:
             self.places.leave(job, outcome)
         if state.granted is not None:
             self._freed()
+
+    def _note(self, job: Job, outcome: str) -> None:
+        if job in self._awaited:
+            self._awaited.remove(job)
+            self._writer.write_soon()
+        if self._noted is not None:
+            self._noted(job, outcome)
+        else:
+            self._watches = bool(self._awaited)
 
 
 def result_of_error(
@@ -351,7 +373,7 @@ class ResultWriter:
         if len(ids) == FULL:
             self._full.set()
         elif soon:
-            self._write_soon()
+            self.write_soon()
 
     def add(self, kind: str, job_id: int, *values: Any) -> None:
         """Queue one result; ``kind`` is a query of ``results.sql``, ``values`` its further columns."""
@@ -365,9 +387,10 @@ class ResultWriter:
         if len(batch.ids) == FULL:
             self._full.set()
         elif kind == WITH_VALUE:
-            self._write_soon()
+            self.write_soon()
 
-    def _write_soon(self) -> None:
+    def write_soon(self) -> None:
+        """Write what is queued within ``SOON_S``, because others wait for it."""
         if self._soon_timer is None:
             self._soon_timer = asyncio.get_running_loop().call_later(SOON_S, self._write_gathered)
 

@@ -221,6 +221,11 @@ class Runner:
         self._slots = [self._new_slot(number) for number in range(self.slots)]
         self._timeouts = self._loop.create_task(self._check_timeouts())
 
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop of the slots."""
+        assert self._loop is not None  # noqa: S101  an attempt runs, so they were opened
+        return self._loop
+
     async def wait_idle(self) -> None:
         """Return when no attempt is running."""
         while self.busy:

@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -39,6 +40,7 @@ from tickwright.capabilities.jobs.worker.queue_slots import SlotPools
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
+from tickwright.capabilities.jobs.worker.steps import Steps, WorkerSteps
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
@@ -110,6 +112,7 @@ class JobWorker:
         self.scope, slots = scope, scope.slots or limits.concurrency
         self.runner = Runner(self.outcomes, self._clock, slots=slots, threads=limits.threads)
         self.runner.pools = self._pools = SlotPools(scope) if scope.has_pools else None
+        self._steps = WorkerSteps(pool, session, self.runner.loop, keys)
         self.wakeup = worker_wakeup(direct, cancelled=self._cancel_notified, types_changed=self._types_changed)
         self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown, owns_any_sql=OWNED)
@@ -314,6 +317,10 @@ class JobWorker:
                 self.outcomes.record_expired(job)
             else:
                 jobs.append(job)
+        if claimed.details_chars:
+            for job in jobs:
+                if job.was_awaited():
+                    self.outcomes.expect_soon(job)
         if isinstance(claimed, ClaimedGroups):
             jobs = self.runner.places.enter(jobs, claimed.places, claimed.unfinished)
         self.runner.put(jobs)
@@ -373,6 +380,10 @@ class JobWorker:
             progress = self.encryption.keys.seal(progress, Purpose.PROGRESS, str(job.id))
         return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
 
+    def steps_of(self, job: Job) -> Steps:
+        """Return the steps of a running attempt."""
+        return Steps(job, self._steps)
+
     async def _release_unknown(self, connection: Connection, token: int) -> int:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
         claimed = [(row.id, row.fence) for row in self.claimer.unaccepted()]
@@ -389,12 +400,13 @@ class JobWorker:
         return await self._share_out(connection)
 
     async def _check_held(self, connection: Connection) -> None:
-        """Stop jobs that are cancelled or that another session owns now, also unstarted ones."""
+        """Stop jobs that are cancelled or that another session owns now, also unstarted ones; note awaited ones."""
         held = self.runner.held(CHECK_AFTER_S)
         if not held:
             return
-        found = dict(await self._store.check_held(connection, self._session.token, [job.id for job in held]))
-        reasons = {job: "lost" if found[job.id] else "cancel" for job in held if job.id in found}
+        found = await self._store.check_held(connection, self._session.token, [job.id for job in held])
+        self._note_awaited({job_id for job_id, (_, awaited) in found.items() if awaited})
+        reasons = {job: reason for job in held if (reason := found.get(job.id, (None, False))[0]) is not None}
         for job in self.runner.remove_jobs(reasons.keys()):
             self.outcomes.record_unstarted(job, reasons[job])
         for job, reason in reasons.items():
@@ -416,14 +428,27 @@ class JobWorker:
             self._checking = asyncio.create_task(self._check_notified())
 
     async def _check_notified(self) -> None:
-        """Stop the jobs whose rows are cancelled: every user of the database may notify, whatever its rights."""
+        """Stop the jobs whose rows are cancelled, and note those that are awaited.
+
+        The rows decide: every user of the database may notify, whatever its rights.
+        """
         with suppress(*UNAVAILABLE):  # a heartbeat checks them again
             while self._notified:
                 ids, self._notified = self._notified, set()
                 async with self._pool.acquire() as connection:
                     held = await self._store.check_held(connection, self._session.token, list(ids))
-                for job_id in (job_id for job_id, lost in held if not lost):
-                    self._cancel(job_id)
+                self._note_awaited({job_id for job_id, (_, awaited) in held.items() if awaited})
+                for job_id, (reason, _) in held.items():
+                    if reason == "cancel":
+                        self._cancel(job_id)
+
+    def _note_awaited(self, ids: AbstractSet[int]) -> None:
+        """Write the ends of jobs soon; also those that are queued already."""
+        if ids:
+            for job in self.runner.held():
+                if job.id in ids:
+                    self.outcomes.expect_soon(job)
+            self.result_writer.write_soon()
 
     def _cancel(self, job_id: int) -> None:
         if (job := self.runner.remove_job(job_id)) is not None:

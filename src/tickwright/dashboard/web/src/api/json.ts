@@ -52,15 +52,21 @@ export function readNumber(typed: string): number | null {
   }
 }
 
-/** Parse a JSON object that a user typed, or return the problem. */
-export function readObject(text: string): { value: Record<string, unknown> | null; problem: string | null } {
+/** Parse JSON that a user typed, or return the problem. */
+export function readJson(text: string): { value: unknown; problem: string | null } {
   try {
-    const value = parseUsers(text);
-    const isObject = typeof value === "object" && value !== null && !Array.isArray(value) && !raw.isRawJSON(value);
-    return isObject ? { value: value as Record<string, unknown>, problem: null } : { value: null, problem: "enter an object: { … }" };
+    return { value: parseUsers(text), problem: null };
   } catch (error) {
     return { value: null, problem: `this is not JSON: ${error instanceof Error ? error.message : String(error)}` };
   }
+}
+
+/** Parse a JSON object that a user typed, or return the problem. */
+export function readObject(text: string): { value: Record<string, unknown> | null; problem: string | null } {
+  const { value, problem } = readJson(text);
+  if (problem !== null) return { value: null, problem };
+  const isObject = typeof value === "object" && value !== null && !Array.isArray(value) && !raw.isRawJSON(value);
+  return isObject ? { value: value as Record<string, unknown>, problem: null } : { value: null, problem: "enter an object: { … }" };
 }
 
 /** JSON of a user as a whole body: it is sent as it is. */

@@ -1,6 +1,6 @@
-/** A field for a JSON object: the problem is shown below it, and the text stays as it was typed. */
+/** A field for a JSON object, or for any JSON: the problem is shown below it, and the text stays as it was typed. */
 import { Textarea } from "@mantine/core";
-import { readObject } from "../api/json";
+import { readJson, readObject } from "../api/json";
 
 interface Props {
   label: string;
@@ -8,10 +8,12 @@ interface Props {
   value: string;
   onChange: (text: string) => void;
   minRows?: number;
+  /** Any value may be entered, not only an object. */
+  any?: boolean;
 }
 
-export function JsonField({ label, description, value, onChange, minRows = 8 }: Props) {
-  const { problem } = readObject(value);
+export function JsonField({ label, description, value, onChange, minRows = 8, any = false }: Props) {
+  const { problem } = (any ? readJson : readObject)(value);
   return (
     <Textarea
       label={label}

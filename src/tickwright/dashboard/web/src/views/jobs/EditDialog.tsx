@@ -1,7 +1,9 @@
-/** Another priority and other tags of a pending job, as it was when the dialogue opened: a change meanwhile is refused. */
-import { Button, Group, Modal, NumberInput, Stack, TextInput } from "@mantine/core";
+/** Another payload, priority and other tags of a pending job, as it was when the dialogue opened: a change meanwhile is refused. */
+import { Button, Checkbox, Group, Modal, NumberInput, Stack, TextInput } from "@mantine/core";
 import { useState } from "react";
 import type { Schemas } from "../../api/client";
+import { keepsNumbers, pretty, readJson } from "../../api/json";
+import { JsonField } from "../../parts/JsonField";
 import { partsOf } from "./filter";
 
 type Job = Schemas["JobDetail"];
@@ -19,14 +21,22 @@ export function EditDialog({ job, busy, onClose, onEdit }: Props) {
   const [before] = useState(job);
   const [priority, setPriority] = useState<number | string>(before.priority);
   const [typed, setTyped] = useState(before.tags.join(", "));
+  const [was] = useState(() => pretty(before.payload));
+  const [payload, setPayload] = useState(was);
+  const [fromStart, setFromStart] = useState(false);
+  const shown = !before.payload_hidden && keepsNumbers(); // other browsers would change long numbers
+  const read = readJson(payload);
   const simple = before.tags.every((tag) => !tag.includes(",") && tag === tag.trim());
-  const to = changed(before, priority, simple ? partsOf(typed) : before.tags);
+  const to: JobEdit = changed(before, priority, simple ? partsOf(typed) : before.tags);
+  if (shown && read.problem === null && pretty(read.value) !== was) to.payload = read.value;
+  if (fromStart) to.from_start = true;
+  const ready = read.problem === null && Object.keys(to).length > 0;
   return (
-    <Modal opened onClose={onClose} title={`Edit job ${before.id}`} closeButtonProps={{ "aria-label": "Close" }}>
+    <Modal opened size="lg" onClose={onClose} title={`Edit job ${before.id}`} closeButtonProps={{ "aria-label": "Close" }}>
       <form
         onSubmit={(event) => {
           event.preventDefault();
-          if (to !== null) onEdit(to);
+          if (ready) onEdit({ ...to, version: before.version });
         }}
       >
         <Stack>
@@ -47,11 +57,20 @@ export function EditDialog({ job, busy, onClose, onEdit }: Props) {
             value={typed}
             onChange={(event) => setTyped(event.currentTarget.value)}
           />
+          {shown && <JsonField any label="Payload" description="JSON, up to 65,536 bytes" minRows={4} value={payload} onChange={setPayload} />}
+          {before.steps.length > 0 && (
+            <Checkbox
+              label="Run from the start"
+              description={`Steps that are done run again: ${before.steps.map((step) => step.name).join(", ")}. Without this they stay done, also with another payload.`}
+              checked={fromStart}
+              onChange={(event) => setFromStart(event.currentTarget.checked)}
+            />
+          )}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
               Go back
             </Button>
-            <Button type="submit" disabled={to === null} loading={busy}>
+            <Button type="submit" disabled={!ready} loading={busy}>
               Edit
             </Button>
           </Group>
@@ -61,9 +80,9 @@ export function EditDialog({ job, busy, onClose, onEdit }: Props) {
   );
 }
 
-function changed(job: Job, priority: number | string, tags: string[]): JobEdit | null {
+function changed(job: Job, priority: number | string, tags: string[]): JobEdit {
   const edit: JobEdit = {};
   if (typeof priority === "number" && priority !== job.priority) edit.priority = priority;
   if (JSON.stringify(tags) !== JSON.stringify(job.tags)) edit.tags = tags;
-  return Object.keys(edit).length === 0 ? null : { ...edit, version: job.version };
+  return edit;
 }

@@ -10,7 +10,8 @@ import { EditDialog, type JobEdit } from "./EditDialog";
 import { MoveDialog } from "./MoveDialog";
 
 type Job = Schemas["JobDetail"];
-type Change = { does: "cancel" | "retry" | "run-now" } | { does: "reschedule"; to: MoveOne } | { does: "edit"; to: JobEdit };
+type Plain = "cancel" | "retry" | "retry-from-start" | "run-now";
+type Change = { does: Plain } | { does: "reschedule"; to: MoveOne } | { does: "edit"; to: JobEdit };
 
 const OUTCOMES: Record<string, string> = {
   cancelled: "is cancelled",
@@ -27,6 +28,7 @@ function send(id: string, change: Change) {
   if (change.does === "reschedule") return post("/v1/jobs/{job_id}/reschedule", { path, body: change.to });
   if (change.does === "cancel") return post("/v1/jobs/{job_id}/cancel", { path });
   if (change.does === "retry") return post("/v1/jobs/{job_id}/retry", { path });
+  if (change.does === "retry-from-start") return post("/v1/jobs/{job_id}/retry", { path, query: { from_start: true } });
   return post("/v1/jobs/{job_id}/run-now", { path });
 }
 
@@ -41,7 +43,7 @@ export function JobActions({ job }: { job: Job }) {
     invalidates: ["jobs", "dead_letters"],
   });
   if (!may) return null;
-  async function ask(does: "cancel" | "retry" | "run-now", title: string, text: string): Promise<void> {
+  async function ask(does: Plain, title: string, text: string): Promise<void> {
     if (await confirm({ title: `${title}?`, text, does: title, danger: does === "cancel" })) action.mutate({ does });
   }
   const busy = action.isPending;
@@ -67,6 +69,15 @@ export function JobActions({ job }: { job: Job }) {
       {job.status === "failed" && (
         <Button disabled={busy} onClick={() => void ask("retry", "Retry 1 job", `Job ${job.id} becomes pending again, due now, with all its attempts.`)}>
           Retry
+        </Button>
+      )}
+      {job.status === "failed" && job.steps.length > 0 && (
+        <Button
+          variant="default"
+          disabled={busy}
+          onClick={() => void ask("retry-from-start", "Retry 1 job from the start", `Steps that are done run again: ${job.steps.map((step) => step.name).join(", ")}.`)}
+        >
+          Retry from the start
         </Button>
       )}
       {(waits || runs) && (

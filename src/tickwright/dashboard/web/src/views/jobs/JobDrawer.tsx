@@ -14,6 +14,7 @@ import { Side } from "../../parts/Side";
 import { StateBadge } from "../../parts/StateBadge";
 import { Section } from "../../parts/View";
 import { JobActions } from "./JobActions";
+import classes from "./jobs.module.css";
 import { Timeline } from "./Timeline";
 
 type Job = Schemas["JobDetail"];
@@ -51,6 +52,11 @@ function Shown({ job }: { job: Job }) {
       <Section title="Timeline">
         <Timeline job={job} />
       </Section>
+      {job.steps.length > 0 && (
+        <Section title="Steps">
+          <Steps job={job} />
+        </Section>
+      )}
       <Section title="Payload">
         <Json label="payload" value={job.payload} hidden={job.payload_hidden} />
       </Section>
@@ -95,6 +101,25 @@ function Rule({ id, of }: { id: Job["id"]; of: Unique }) {
         </>
       )}
     </>
+  );
+}
+
+/** The steps that the handler has done, each with its result. */
+function Steps({ job }: { job: Job }) {
+  const results = (job.step_results ?? {}) as Record<string, unknown>;
+  return (
+    <ol className={classes.timeline} aria-label="Steps">
+      {job.steps.map((step) => (
+        <li key={step.name} data-tone="good">
+          <div className={classes.step}>
+            <strong>{step.name}</strong>
+            <Instant at={step.at} />
+          </div>
+          <div className={classes.detail}>attempt {step.attempt}</div>
+          <Json label={`result of ${step.name}`} value={results[step.name]} hidden={job.payload_hidden} />
+        </li>
+      ))}
+    </ol>
   );
 }
 
