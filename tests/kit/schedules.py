@@ -13,7 +13,7 @@ from kit.forks import Child
 from kit.processes import spawn
 from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
 from tickwright.capabilities.jobs.schedules.service import Schedules
-from tickwright.capabilities.jobs.type_catalog import TypeCatalog
+from tickwright.capabilities.jobs.task_types import TypeCatalog
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Leases
 from tickwright.engine.occurrences import AT_ONCE, OccurrenceProducer

@@ -30,7 +30,7 @@ from tickwright.capabilities.jobs.requests import (
     read_job,
     with_digest,
 )
-from tickwright.capabilities.jobs.type_catalog import TypeCatalog
+from tickwright.capabilities.jobs.task_types import TypeCatalog
 from tickwright.capabilities.jobs.unique import digest_of_arguments
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult

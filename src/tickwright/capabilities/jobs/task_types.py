@@ -1,16 +1,18 @@
-"""Task types: their schema in the TOML file and in ``@app.job``, and their rows."""
+"""Task types: their schema in the TOML file and in ``@app.job``, their rows, and what a process knows of them."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import msgspec
+import structlog
 from msgspec import UNSET
 
 from tickwright.capabilities.jobs.admin.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.requests import TIMEOUT_MAX, TYPE_NAME, TaskTypeChange, TaskTypeRequest
+from tickwright.capabilities.jobs.requests import TIMEOUT_MAX, TYPE_NAME, NewJob, TaskTypeChange, TaskTypeRequest
 from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique, unique_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, read_fields, whole
@@ -19,13 +21,16 @@ from tickwright.domain.signatures import OVERLAP_DEFAULT, SECRET_BYTES, check_ov
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, parse_duration, parse_rate
 from tickwright.ports.caller import Caller
-from tickwright.ports.ids import random_bytes
+from tickwright.ports.ids import monotonic, random_bytes
 from tickwright.store.audit import AuditedRows
+from tickwright.store.bounds import for_all_callers
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 RETRY_BASE_MAX = timedelta(days=1)
 RETRY_CAP_MAX = timedelta(days=7)
+TYPES_FRESH_S = 1.0
+_log = structlog.get_logger("tickwright.jobs")
 
 
 def read_task_type(name: str, table: Any, problems: list[str], *, where: str) -> TaskType:
@@ -182,6 +187,68 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
         version=row["version"],
         unique=unique_of(row["uniqueness"]),
     )
+
+
+class TypeCatalog:
+    """The task types. After a second, a known one is refreshed in the background; an unknown one is read at once."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._types: dict[str, TaskType] = {}
+        self._read_s = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    def fresh(self, name: str) -> TaskType | None:
+        """Return the type if it is known and was read within the last second."""
+        return self._types.get(name) if monotonic() - self._read_s <= TYPES_FRESH_S else None
+
+    def known(self, name: str) -> TaskType | None:
+        """Return the type if it is known, also an old one, which is then read again in the background."""
+        kind = self.fresh(name)
+        if kind is None and (kind := self._types.get(name)) is not None:
+            self._refresh_later()
+        return kind
+
+    def makes_unique(self, job: NewJob) -> bool:
+        """Return whether a job is unique, by its own rule or by that of its known type."""
+        if job.unique is not None:
+            return bool(job.unique)
+        kind = self.known(job.task_type)
+        return kind is not None and kind.unique is not None
+
+    async def get(self, name: str) -> TaskType:
+        """Return the type.
+
+        Raises:
+            Rejected: ``unknown_task_type``. Permanent until the type is registered.
+        """
+        kind = self.known(name)
+        if kind is None:
+            await self._read()
+            kind = self._types.get(name)
+        if kind is None:
+            known = ", ".join(sorted(self._types)[:20]) or "none yet"
+            raise Rejected(
+                "unknown_task_type", f"task type {name!r} is not registered; known: {known}", field="task_type"
+            )
+        return kind
+
+    def _refresh_later(self) -> None:
+        if self._reading is None or self._reading.done():
+            with for_all_callers():
+                self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(_log_failed_refresh)
+
+    async def _read(self) -> None:
+        async with self._pool.acquire() as connection:
+            self._types = {kind.name: kind for kind in await load_types(connection)}
+        self._read_s = monotonic()
+
+
+def _log_failed_refresh(reading: "asyncio.Task[None]") -> None:
+    """Log why the types are old. They are used nevertheless, and the next call reads them again."""
+    if not reading.cancelled() and (error := reading.exception()) is not None:
+        _log.warning("enqueue.types_not_read", error=repr(error)[:200])
 
 
 async def register_handler(connection: Connection, kind: TaskType) -> None:

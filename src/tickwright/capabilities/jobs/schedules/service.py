@@ -36,7 +36,7 @@ from tickwright.capabilities.jobs.schedules.views import (
     schedule_view,
     times_text,
 )
-from tickwright.capabilities.jobs.type_catalog import TypeCatalog
+from tickwright.capabilities.jobs.task_types import TypeCatalog
 from tickwright.domain.calendars.occurrences import spread_offset
 from tickwright.domain.errors import Contended, Rejected
 from tickwright.domain.signatures import digest_of
