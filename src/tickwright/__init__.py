@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from tickwright.app.resources import Tracked
     from tickwright.capabilities.batches.executions.work import BatchChunk, BatchRun, Member
     from tickwright.capabilities.fanout.handlers import EntityTask
-    from tickwright.capabilities.jobs.chunks import ChunkItem, JobChunk
     from tickwright.capabilities.jobs.enqueue import Scheduled
     from tickwright.capabilities.jobs.model import Completed, Fail, Job, Retry, Snooze
     from tickwright.capabilities.jobs.requests import NewJob
     from tickwright.capabilities.jobs.unique import Unique
+    from tickwright.capabilities.jobs.worker.chunks import ChunkItem, JobChunk
     from tickwright.capabilities.polling.consumer.courier import Answer, Poll, ScanEvent
     from tickwright.capabilities.reports.handlers import ReportRequest, Row
     from tickwright.domain.errors import (
@@ -40,7 +40,7 @@ _HOMES = {
     "BatchChunk": "tickwright.capabilities.batches.executions.work",
     "BatchRun": "tickwright.capabilities.batches.executions.work",
     "ChunkFunction": "tickwright.app.jobs",
-    "ChunkItem": "tickwright.capabilities.jobs.chunks",
+    "ChunkItem": "tickwright.capabilities.jobs.worker.chunks",
     "Completed": "tickwright.capabilities.jobs.model",
     "Contended": "tickwright.domain.errors",
     "EntityTask": "tickwright.capabilities.fanout.handlers",
@@ -49,7 +49,7 @@ _HOMES = {
     "Job": "tickwright.capabilities.jobs.model",
     "JobCall": "tickwright.app.jobs",
     "JobCancelled": "tickwright.domain.errors",
-    "JobChunk": "tickwright.capabilities.jobs.chunks",
+    "JobChunk": "tickwright.capabilities.jobs.worker.chunks",
     "JobFailed": "tickwright.domain.errors",
     "JobFunction": "tickwright.app.jobs",
     "JobHandle": "tickwright.app.jobs",

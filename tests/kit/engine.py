@@ -18,8 +18,8 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.task_types import register_handler
+from tickwright.capabilities.jobs.worker.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys

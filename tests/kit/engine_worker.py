@@ -14,8 +14,8 @@ from datetime import timedelta
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import Job, TaskType
-from tickwright.capabilities.jobs.pools import read_scope
 from tickwright.capabilities.jobs.task_types import register_handler
+from tickwright.capabilities.jobs.worker.pools import read_scope
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession

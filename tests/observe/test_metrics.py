@@ -23,7 +23,8 @@ from kit.reports import ReportWorld, plan_of, report_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ReportRequest
 from tickwright.capabilities.batches.executions.consumer import consumer_source as batch_source
-from tickwright.capabilities.jobs.metrics import remote_source, worker_source
+from tickwright.capabilities.jobs.enqueue import Enqueuer
+from tickwright.capabilities.jobs.metrics import enqueue_source, remote_source, worker_source
 from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.capabilities.reports.plugin import source_of as report_source
@@ -242,6 +243,8 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
     session_of = WorkerSession(world.pool, name="test", roles=[], version="0", terms=terms)
     calls = RemoteCalls(world.pool, session_of, DirectConnection(None))
     calls.counts["poll", "complete"] = 1
+    enqueuer = Enqueuer(world.pool)
+    enqueuer.conflicts["t", "existing"] = 1
     sources: list[Source] = [
         lambda: consumer,
         readings,
@@ -255,6 +258,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
         tasks.samples,
         remote_source(remote),
         calls.samples,
+        enqueue_source([enqueuer]),
     ]
     collector = TickwrightCollector([*sources, worker_source(WORKER)], METRICS)
     page = await MetricsPage(collector, readings.refresh).render()

@@ -59,7 +59,7 @@ def _chunk_options(
     options: Mapping[str, Any], problems: list[str], *, where: str
 ) -> "tuple[tuple[int, timedelta] | None, dict[str, Any]]":
     """Return the size of chunks and the wait for them, if the options have some, and the other options."""
-    from tickwright.capabilities.jobs.chunks import SIZE_MAX, WITHIN_DEFAULT, WITHIN_MAX
+    from tickwright.capabilities.jobs.worker.chunks import SIZE_MAX, WITHIN_DEFAULT, WITHIN_MAX
 
     left = {name: value for name, value in options.items() if name not in {"batch", "within"}}
     size = options.get("batch")

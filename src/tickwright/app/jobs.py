@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from tickwright.app.scheduling import JobCalls
     from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
     from tickwright.capabilities.jobs.arguments import Arguments
-    from tickwright.capabilities.jobs.chunks import JobChunk
     from tickwright.capabilities.jobs.handlers import Handler
     from tickwright.capabilities.jobs.model import Job
     from tickwright.capabilities.jobs.results import JobState
+    from tickwright.capabilities.jobs.worker.chunks import JobChunk
     from tickwright.ports.views import Explanation
 
 P = ParamSpec("P")

@@ -20,8 +20,8 @@ from tickwright import Tickwright
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobOptions, Options
 from tickwright.app.payloads import to_json
-from tickwright.capabilities.jobs.chunks import ChunkArguments
 from tickwright.capabilities.jobs.requests import NewJob
+from tickwright.capabilities.jobs.worker.chunks import ChunkArguments
 from tickwright.capabilities.jobs.worker.drain import live_jobs
 from tickwright.domain.errors import Rejected
 from tickwright.store.borrowed import borrow, borrow_sync, finish

@@ -16,8 +16,8 @@ import msgspec
 
 from tickwright.app.jobs import ChunkFunction, JobCall, JobOptions
 from tickwright.capabilities.jobs.arguments import PayloadInvalid
-from tickwright.capabilities.jobs.chunks import ChunkCall
 from tickwright.capabilities.jobs.model import ClaimedRow, Completed, Errored, Job, Snoozed
+from tickwright.capabilities.jobs.worker.chunks import ChunkCall
 from tickwright.capabilities.jobs.worker.steps import Steps
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.errors import Rejected

@@ -21,9 +21,9 @@ from tickwright.capabilities.jobs.admin.queues import Queues
 from tickwright.capabilities.jobs.admin.search import EXPLAIN
 from tickwright.capabilities.jobs.admin.views import explain
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job
-from tickwright.capabilities.jobs.pools import WorkerScope, read_scope
 from tickwright.capabilities.jobs.worker import claimer, claims
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.pools import WorkerScope, read_scope
 from tickwright.capabilities.jobs.worker.queue_slots import QueueSlots
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.leases import LeaseTerms

@@ -146,7 +146,7 @@ async def test_a_period_counts_from_the_insertion(app: Tickwright) -> None:
 async def test_an_ended_job_holds_its_arguments_over_the_states_of_its_rule(
     database_url: str, ends: str, holds: bool, keep_history: bool
 ) -> None:
-    """Throttle: whoever ends the job, and whether or not its type keeps a history, up to the end of the period."""
+    """Throttle: by whatever the job ends, and whether or not its type keeps a history, up to the end of the period."""
 
     async def handler(job: Job) -> None:
         if ends == "failed":

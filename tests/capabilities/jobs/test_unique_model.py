@@ -86,10 +86,10 @@ _STEP = some.one_of(
     some.tuples(some.just("pass"), some.sampled_from([40, 60, SEVEN_DAYS_S])),
 )
 
-_THROTTLE = ("request", ("pending", "processing", "completed"), True, [])
-_ALWAYS = ("request", STATES, False, [])
-_ONE_PENDING = ("request", ("pending",), False, ["payload"])
-_UNTIL_RETRIED = ("request", ("pending", "failed"), False, [])
+_THROTTLE: tuple[Any, ...] = ("request", ("pending", "processing", "completed"), True, [])
+_ALWAYS: tuple[Any, ...] = ("request", STATES, False, [])
+_ONE_PENDING: tuple[Any, ...] = ("request", ("pending",), False, ["payload"])
+_UNTIL_RETRIED: tuple[Any, ...] = ("request", ("pending", "failed"), False, [])
 SCRIPTS: list[list[tuple[Any, ...]]] = [
     [_THROTTLE, ("claim", 0), ("end by a worker", 0, "completed"), _THROTTLE, ("pass", 60), ("pass", 40), _THROTTLE],
     [_THROTTLE, ("end", 0, "cancelled"), _THROTTLE],

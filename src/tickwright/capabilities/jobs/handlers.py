@@ -17,9 +17,9 @@ from datetime import timedelta
 from typing import Any
 
 from tickwright.capabilities.jobs.arguments import Arguments
-from tickwright.capabilities.jobs.chunks import ChunkArguments, ChunkCall
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.unique import Unique
+from tickwright.capabilities.jobs.worker.chunks import ChunkArguments, ChunkCall
 from tickwright.engine.registry import Registry
 from tickwright.plugin.lifespan import Around, Lifespan
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ov
 import msgspec
 from opentelemetry.trace import Span
 
-from tickwright.capabilities.jobs.pools import QUEUE
 from tickwright.capabilities.jobs.unique import Unique
+from tickwright.capabilities.jobs.worker.pools import QUEUE
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.strict_json import to_json_value
 

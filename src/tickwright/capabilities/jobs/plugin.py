@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from tickwright.capabilities.jobs.pools import WorkerScope, parse_needs, parse_queues, parse_types, read_scope
+from tickwright.capabilities.jobs.worker.pools import WorkerScope, parse_needs, parse_queues, parse_types, read_scope
 from tickwright.plugin import Context, Plugin, SettingsPart
 from tickwright.plugin.contract import CONFIG_FILE, FastRoute
 from tickwright.plugin.findings import Finding, role_finding

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tickwright.capabilities.jobs.pools import NAME, NAME_RULE, NEEDS_MAX, QUEUE
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique
+from tickwright.capabilities.jobs.worker.pools import NAME, NAME_RULE, NEEDS_MAX, QUEUE
 from tickwright.domain import strict_json
 from tickwright.domain.envelopes import Purpose, read_envelope
 from tickwright.domain.errors import Rejected, storable

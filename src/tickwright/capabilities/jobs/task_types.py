@@ -1,4 +1,4 @@
-"""Task types: their schema in the TOML file and in ``@app.job``, and their rows."""
+"""Task types: their schema in the TOML file and in ``@app.job``, their rows, and what a process knows of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,6 @@ from msgspec import UNSET
 
 from tickwright.capabilities.jobs.admin.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.pools import NAME_RULE, check_needs, check_queue
 from tickwright.capabilities.jobs.requests import (
     GROUP_LIMIT_MAX,
     TIMEOUT_MAX,
@@ -21,6 +20,7 @@ from tickwright.capabilities.jobs.requests import (
     TaskTypeRequest,
 )
 from tickwright.capabilities.jobs.unique import Unique, UniqueRequest, read_unique, unique_of
+from tickwright.capabilities.jobs.worker.pools import NAME_RULE, check_needs, check_queue
 from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import Rejected
 from tickwright.domain.field_readers import Reader, bad, flag, one_of, read_fields, whole

@@ -23,7 +23,8 @@ from tickwright.domain.time_texts import DurationText, format_duration, parse_du
 
 BY_MAX = 20
 BY_CHARS_MAX = 200
-PERIOD_MIN, PERIOD_MAX = timedelta(seconds=1), timedelta(days=366)
+PERIOD_MIN = timedelta(seconds=1)
+PERIOD_MAX = timedelta(days=366)
 STATES = ("pending", "processing", "completed", "failed", "cancelled")
 PARTS = ("payload", "time", "priority")
 """What an equal job can replace. ``time`` is ``execute_at`` and ``expires_at``, and ends a back-off."""

@@ -219,7 +219,7 @@ async def test_many_connections_make_one_job_of_equal_ones(database_url: str) ->
 
 @pytest.mark.mutant
 async def test_the_suite_notices_an_insert_without_the_row_of_its_arguments(database_url: str) -> None:
-    """A mutant of the guard: the row is taken whoever has it."""
+    """A mutant of the guard: the row is taken whichever job has it."""
     await _mutate(database_url, "put_unique", "WHERE u.job_id = holder.job_id;", ";")
     with pytest.raises((AssertionError, ExceptionGroup)):
         await check_many_connections(database_url)

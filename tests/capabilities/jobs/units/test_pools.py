@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tickwright import Job, Tickwright
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import PRIORITY_FIRST, first_priority
-from tickwright.capabilities.jobs.pools import (
+from tickwright.capabilities.jobs.task_types import as_declared, read_task_type, request_of
+from tickwright.capabilities.jobs.worker.pools import (
     SLOTS_MAX,
     WorkerScope,
     check_needs,
@@ -19,7 +20,6 @@ from tickwright.capabilities.jobs.pools import (
     parse_types,
     read_scope,
 )
-from tickwright.capabilities.jobs.task_types import as_declared, read_task_type, request_of
 from tickwright.capabilities.jobs.worker.queue_slots import SlotPools
 from tickwright.domain.errors import Rejected
 from tickwright.process.settings import load_settings

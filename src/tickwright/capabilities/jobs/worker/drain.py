@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from tickwright.capabilities.jobs.chunks import ChunkCall
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
+from tickwright.capabilities.jobs.worker.chunks import ChunkCall
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits

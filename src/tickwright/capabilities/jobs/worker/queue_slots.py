@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from tickwright.capabilities.jobs.model import allot, type_slots_max
-from tickwright.capabilities.jobs.pools import SHARED, WorkerScope
+from tickwright.capabilities.jobs.worker.pools import SHARED, WorkerScope
 
 
 class QueueSlots:

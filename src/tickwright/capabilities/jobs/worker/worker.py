@@ -17,7 +17,6 @@ from functools import partial
 
 import structlog
 
-from tickwright.capabilities.jobs.chunks import ChunkCall
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import (
     AttemptOutcome,
@@ -29,13 +28,14 @@ from tickwright.capabilities.jobs.model import (
     ahead_max,
     type_slots_max,
 )
-from tickwright.capabilities.jobs.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.task_types import load_types, mark_gone
+from tickwright.capabilities.jobs.worker.chunks import ChunkCall
 from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.claims import OWNED, ClaimedJobs, ClaimStore
 from tickwright.capabilities.jobs.worker.encryption import WorkerEncryption
 from tickwright.capabilities.jobs.worker.groups import ClaimedGroups, WorkerGroups
 from tickwright.capabilities.jobs.worker.idle_sleep import worker_wakeup
+from tickwright.capabilities.jobs.worker.pools import ALL, WorkerScope
 from tickwright.capabilities.jobs.worker.queue_slots import SlotPools
 from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
