@@ -397,6 +397,9 @@ END $$;
 CREATE TRIGGER scheduled_tasks_waiting_finished AFTER UPDATE OF status ON tickwright.scheduled_tasks_waiting FOR EACH ROW
   WHEN (NEW.status = 'cancelled') EXECUTE FUNCTION tickwright.retire_waiting_job();
 
+-- A trigger fires without the right to execute its function; with it every role could attach it to its own table.
+REVOKE EXECUTE ON FUNCTION tickwright.note_ended_job(), tickwright.advance_workflows(), tickwright.retire_waiting_job() FROM PUBLIC;
+
 -- What may be edited, and to what, as of a live job.
 DO $$
 DECLARE
