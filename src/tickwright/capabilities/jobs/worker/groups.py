@@ -47,6 +47,8 @@ SWEEP_S = 1.0
 SWEEP_SHARE = 20
 """A claim from the beginning of the indexes, over what a long transaction keeps there, takes at most a twentieth."""
 AGAIN_S = 0.02
+LOOKBACK_S = 5.0
+"""How far behind the last claim the next one begins to read hints: a transaction may have taken so long to commit."""
 
 _FENCED_COLUMNS = len(ClaimedRow.__struct_fields__)
 
@@ -107,8 +109,8 @@ class GroupClaims:
         began = monotonic()
         frontier = None if began >= self._sweep_at_s or self._frontier_s is None else self._frontier_s
         since = None if frontier is None else datetime.fromtimestamp(frontier, UTC)
-        groups = list({place.group for place in freed})
-        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, since, groups)
+        changed = list({place.group for place in freed})
+        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, since, changed)
         rows_max = min(ROWS_MAX, request.plan.rows_max[0])
         records = await connection.fetch(
             _CLAIM[is_ordered],
@@ -128,22 +130,23 @@ class GroupClaims:
         record_database_time(now_s := summary["execute_s"])
         if frontier is None:
             self._sweep_at_s = monotonic() + max(SWEEP_S, SWEEP_SHARE * (monotonic() - began))
-        has_more = summary["attempts"] == 1
-        looked_s = summary["start_s"]
-        self._frontier_s = looked_s if looked_s is not None and has_more else summary["expires_s"] - 5.0
+        has_more, looked_s = summary["attempts"] == 1, summary["looked_s"]
+        self._frontier_s = looked_s if looked_s is not None and has_more else summary["expires_s"] - LOOKBACK_S
+        ids, places, starts_s = summary["ids"], summary["places"], summary["starts_s"]
+        groups_of = {record["id"]: record["group_key"] for record in records}
         return ClaimedGroups(
             [ClaimedRow(*record[:_FENCED_COLUMNS]) for record in records],
             now_s,
             summary["due_s"],
             summary["expires_s"],
             [],
-            fire_s={record["id"]: record["start_s"] for record in records if record["start_s"] is not None},
+            fire_s={job: start_s for job, start_s in zip(ids, starts_s, strict=True) if start_s is not None},
             places={
-                record["id"]: Place(self._name, record["group_key"], record["place"])
-                for record in records
-                if record["place"] is not None
+                job: Place(self._name, groups_of[job], place)
+                for job, place in zip(ids, places, strict=True)
+                if place is not None and job in groups_of
             },
-            unfinished=frozenset(record["group_key"] for record in records if record["more"]),
+            unfinished=frozenset(summary["unfinished"]),
             has_more=has_more,
             is_ordered=is_ordered,
         )
