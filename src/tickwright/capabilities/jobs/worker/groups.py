@@ -23,7 +23,7 @@ from operator import attrgetter
 
 from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
-from tickwright.capabilities.jobs.worker.places import DEPTH_MAX, Place, PlaceQueues
+from tickwright.capabilities.jobs.worker.places import Place, PlaceQueues
 from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic, record_database_time
@@ -39,6 +39,8 @@ def _claim_sql(candidates: str, following: str) -> str:
 
 
 _CLAIM = {False: _claim_sql("first_due", "next_due"), True: _claim_sql("first_in_order", "next_in_order")}
+DEPTH_MAX = 4096
+"""Jobs that wait for each other in one place."""
 ROWS_MAX = 1000
 """Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
@@ -60,11 +62,13 @@ class ClaimedGroups(ClaimedJobs):
     Attributes:
         places: By id, of jobs whose group has a limit.
         unfinished: Groups with more jobs that are due than the claim took.
+        depth: How many jobs a place may have.
         has_more: More jobs may start at once.
     """
 
     places: dict[int, Place] = field(default_factory=dict)
     unfinished: AbstractSet[str] = frozenset()
+    depth: int = 1
     has_more: bool = False
     is_ordered: bool = False
 
@@ -147,6 +151,7 @@ class GroupClaims:
                 if place is not None and job in groups_of
             },
             unfinished=frozenset(summary["unfinished"]),
+            depth=depth,
             has_more=has_more,
             is_ordered=is_ordered,
         )
@@ -169,11 +174,15 @@ class WorkerGroups:
     def due(self, types: Mapping[str, TypeState]) -> list[tuple[str, TypeState]]:
         """Return the types whose groups to claim now, the first one in turns."""
         now = monotonic()
-        found = [
-            (name, state)
-            for name, state in types.items()
-            if state.task_type.has_groups and not state.task_type.waits and state.groups_again_s <= now
-        ]
+        found = []
+        with_freed = {place.task_type for place in self._places.freed}
+        for name, state in types.items():
+            if not state.task_type.has_groups or state.task_type.waits:
+                continue
+            if state.groups_again_s <= now or name in with_freed:
+                found.append((name, state))
+            else:
+                self._next_s[name] = min(self._next_s.get(name, math.inf), state.groups_again_s)
         for name in self._next_s.keys() - types.keys():
             del self._next_s[name]
         self._turn += 1

@@ -283,7 +283,7 @@ class JobWorker:
             else:
                 jobs.append(job)
         if isinstance(claimed, ClaimedGroups):
-            jobs = self.runner.places.enter(jobs, claimed.places, claimed.unfinished)
+            jobs = self.runner.places.enter(jobs, claimed.places, claimed.unfinished, claimed.depth)
         self.runner.put(jobs)
         for state in filter(None, map(self._types.get, claimed.counts)):
             if _is_slower(state.task_type.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim
