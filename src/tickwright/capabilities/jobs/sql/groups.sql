@@ -20,7 +20,9 @@ WITH taken AS (
 ), noted AS (
   INSERT INTO tickwright.job_groups AS g (task_type, group_key, ready_at)
   SELECT $1, n.group_key, greatest(min(n.ready_at), statement_timestamp())
-    FROM (SELECT group_key, ready_at FROM taken UNION ALL SELECT group_key, NULL FROM unnest($4::text[]) AS o (group_key)) AS n GROUP BY n.group_key
+    FROM (SELECT group_key, ready_at FROM taken
+          UNION ALL SELECT m.group_key, NULL FROM tickwright.job_groups m WHERE m.task_type = $1 AND m.group_key = ANY ($4::text[]) AND m.more) AS n
+   GROUP BY n.group_key
   ON CONFLICT (task_type, group_key) DO UPDATE
      SET ready_at = least(g.ready_at, excluded.ready_at),
          from_at = least(g.from_at, (SELECT min(t.due_at) FROM taken t WHERE t.group_key = g.group_key))
@@ -59,88 +61,91 @@ SELECT u.at, u.id, u.due_at, u.is_long
 -- Take due jobs of the groups of one type: of each group that is ready, in turns, as many as its limit, its rate and $4 (how many may follow one another in one
 -- place) allow, $3 in all. In the transaction of ``lock`` and ``fold``. As ``claim`` (claims.sql): the session, long payloads, a type that waits. $8: the type
 -- is one of ordered groups; nothing is taken where that has changed. $10: rates hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. Which jobs run is read from their rows, so that a limit holds whatever job_groups says.
--- A row without an id follows: execute_s is the clock, due_s when to claim again, attempts is 1 where that is at once. Indexes: job_groups_ready,
+-- A row without an id follows: execute_s is the clock, due_s when to claim again, attempts is 1 where that is at once; the places and, at a rate, the
+-- starts of the jobs, and the groups with more. A join of the jobs with these would be planned for few. Indexes: job_groups_ready,
 -- scheduled_tasks_pkey, scheduled_tasks_grouped or scheduled_tasks_in_order, scheduled_tasks_dead_grouped.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $6 FOR KEY SHARE
 ), kind AS MATERIALIZED (
   SELECT CASE WHEN k.group_order IS NULL THEN k.group_limit ELSE 1 END AS places_max, CASE WHEN $10::boolean THEN k.group_rate_per_s END AS rate, k.group_order,
-         greatest(interval '0.5 s', make_interval(secs => 1 / k.group_rate_per_s)) AS ahead
+         greatest(interval '0.5 s', make_interval(secs => 1 / k.group_rate_per_s)) AS ahead,
+         ARRAY (SELECT n FROM generate_series(1, CASE WHEN k.group_order IS NULL THEN k.group_limit ELSE 1 END) AS n) AS all_places
     FROM tickwright.task_types k CROSS JOIN session
    WHERE k.name = $2 AND k.paused_at IS NULL AND k.gone_at IS NULL AND (k.group_order IS NOT NULL) = $8::boolean
 ), found AS MATERIALIZED (
-  SELECT f.*, row_number() OVER () AS seq FROM (SELECT g.group_key, g.ready_at, busy.ids AS busy_ids, busy.places AS busy_places, free.places AS free_places, room.jobs_max, room.start_at, stop.id AS stopped_by,
-         job.at, job.id, job.due_at, job.is_long
-    FROM kind
-   CROSS JOIN LATERAL (
-      SELECT * FROM tickwright.job_groups r
-       WHERE r.task_type = $2 AND r.ready_at >= coalesce($9::timestamptz, '-infinity') AND r.ready_at <= statement_timestamp() + $5::interval ORDER BY r.ready_at LIMIT $3::integer) AS g
-   CROSS JOIN LATERAL ({busy}) AS busy
-   CROSS JOIN LATERAL (
-      SELECT ARRAY (SELECT n FROM generate_series(1, kind.places_max) AS n WHERE n <> ALL (coalesce(busy.taken, '{}'))) AS places) AS free
-    LEFT JOIN LATERAL (
-      SELECT d.id FROM tickwright.scheduled_tasks_dead d
-       WHERE kind.group_order = 'stop' AND d.task_type = $2 AND d.group_key = g.group_key AND d.id > coalesce(g.passed_id, 0) ORDER BY d.id LIMIT 1) AS stop ON true
-   CROSS JOIN LATERAL (
-      SELECT greatest(CASE WHEN g.free_at <= now() + 2 * kind.ahead THEN g.free_at END, now()) AS start_at) AS start
-   CROSS JOIN LATERAL (
-      SELECT start.start_at,
-             CASE WHEN stop.id IS NOT NULL THEN 0
-                  ELSE least(CASE WHEN kind.places_max IS NULL THEN 64 ELSE cardinality(free.places) * $4::integer END, 1024,
-                             CASE WHEN kind.rate IS NOT NULL THEN greatest(0, floor(0.000001 + date_part('epoch', now() + kind.ahead - start.start_at) * kind.rate)) END)::integer END AS jobs_max) AS room
-    LEFT JOIN LATERAL ({candidates}) AS job ON true
-   LIMIT $3::integer) AS f
-), numbered AS MATERIALIZED (
-  SELECT f.*, row_number() OVER (PARTITION BY f.group_key ORDER BY f.seq) AS number,
-         count(f.id) FILTER (WHERE f.is_long) OVER (ORDER BY f.seq ROWS UNBOUNDED PRECEDING) <= $7::integer AS fits
-    FROM found f
+  SELECT f.*, row_number() OVER way AS seq, f.id IS NOT NULL AND count(f.id) FILTER (WHERE f.is_long) OVER way <= $7::integer AS fits
+    FROM (
+      SELECT g.group_key, g.ready_at, g.from_at, free.places AS free_places, room.jobs_max, room.start_at, stop.id AS stopped_by,
+             CASE WHEN job.number > 1 THEN NULL ELSE busy.ids END AS busy_ids, CASE WHEN job.number > 1 THEN NULL ELSE busy.places END AS busy_places,
+             job.at, job.id, job.due_at, job.is_long, job.number
+        FROM kind
+       CROSS JOIN LATERAL (
+          SELECT * FROM tickwright.job_groups r
+           WHERE r.task_type = $2 AND r.ready_at >= coalesce($9::timestamptz, '-infinity') AND r.ready_at <= statement_timestamp() + $5::interval
+           ORDER BY r.ready_at LIMIT $3::integer) AS g
+       CROSS JOIN LATERAL ({busy}) AS busy
+       CROSS JOIN LATERAL (
+          SELECT CASE WHEN busy.taken IS NULL THEN kind.all_places
+                      ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)) END AS places OFFSET 0) AS free
+        LEFT JOIN LATERAL (
+          SELECT d.id FROM tickwright.scheduled_tasks_dead d
+           WHERE kind.group_order = 'stop' AND d.task_type = $2 AND d.group_key = g.group_key AND d.id > coalesce(g.passed_id, 0) ORDER BY d.id LIMIT 1) AS stop ON true
+       CROSS JOIN LATERAL (
+          SELECT greatest(CASE WHEN g.free_at <= now() + 2 * kind.ahead THEN g.free_at END, now()) AS start_at OFFSET 0) AS start
+       CROSS JOIN LATERAL (
+          SELECT start.start_at,
+                 CASE WHEN stop.id IS NOT NULL THEN 0
+                      ELSE least(CASE WHEN kind.places_max IS NULL THEN 64 ELSE cardinality(free.places) * $4::integer END, 1024,
+                                 CASE WHEN kind.rate IS NOT NULL
+                                      THEN greatest(0, floor(0.000001 + date_part('epoch', now() + kind.ahead - start.start_at) * kind.rate)) END)::integer
+                 END AS jobs_max OFFSET 0) AS room
+        LEFT JOIN LATERAL (SELECT c.*, row_number() OVER () AS number FROM ({candidates}) AS c) AS job ON true
+       LIMIT $3::integer) AS f
+  WINDOW way AS (ROWS UNBOUNDED PRECEDING)
 ), taken AS MATERIALIZED (
-  SELECT n.at, n.id, n.group_key,
-         CASE WHEN n.free_places <> '{}' THEN n.free_places[1 + (n.number - 1) % cardinality(n.free_places)] END AS place,
-         CASE WHEN kind.rate IS NOT NULL THEN greatest(n.due_at, n.start_at + (n.number - 1) * make_interval(secs => 1 / kind.rate)) END AS start_at
-    FROM numbered n CROSS JOIN kind WHERE n.id IS NOT NULL AND n.fits
+  SELECT n.*, CASE WHEN n.free_places <> '{}' THEN n.free_places[1 + (n.number - 1) % cardinality(n.free_places)] END AS place,
+         CASE WHEN kind.rate IS NOT NULL THEN greatest(n.due_at, n.start_at + (n.number - 1) * make_interval(secs => 1 / kind.rate)) END AS starts_at
+    FROM found n CROSS JOIN kind
 ), claimed AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'processing', owner = $1, attempts = t.attempts + 1, fence = greatest(t.fence, (SELECT tickwright.fence_floor())) + 1,
          started_at = CASE WHEN t.attempts + 1 < t.max_attempts THEN now() END, updated_at = now(),
          retry_at = nullif(t.due_at, t.execute_at), due_at = NULL
-   WHERE t.ctid = ANY (ARRAY (SELECT at FROM taken)::tid[])
+   WHERE t.ctid = ANY (ARRAY (SELECT at FROM taken WHERE fits)::tid[])
   RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,
             CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
             date_part('epoch', t.expires_at) AS expires_s, t.traceparent,
             CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL OR t.workflow_id IS NOT NULL OR t.awaited
                  THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata, 'workflow', t.workflow_id, 'awaited', t.awaited, 'group', t.group_key)::text
-                 ELSE '{"group":' || to_json(t.group_key) || '}' END AS details
+                 ELSE '{"group":' || to_json(t.group_key) || '}' END AS details, t.group_key
 ), looked AS MATERIALIZED (
-  SELECT n.group_key, n.busy_ids, n.busy_places, n.stopped_by, n.start_at, cardinality(n.free_places) AS free, n.jobs_max,
-         count(n.id) AS found, count(n.id) FILTER (WHERE n.fits) AS taken, max(n.due_at) AS last_at, max(n.ready_at) AS ready_at,
-         max(n.seq) >= $3::integer AND count(n.id) < n.jobs_max AS was_cut,
-         array_agg(t.id) FILTER (WHERE t.id IS NOT NULL) AS ids, array_agg(t.place) FILTER (WHERE t.id IS NOT NULL) AS places, max(t.start_at) AS last_start_at
-    FROM numbered n LEFT JOIN taken t ON t.id = n.id
-   GROUP BY n.group_key, n.busy_ids, n.busy_places, n.stopped_by, n.start_at, n.free_places, n.jobs_max
+  SELECT t.group_key, max(t.stopped_by) AS stopped_by, max(t.start_at) AS start_at, max(cardinality(t.free_places)) AS free, max(t.jobs_max) AS jobs_max,
+         max(t.busy_ids) AS busy_ids, max(t.busy_places) AS busy_places,
+         count(t.id) AS found, count(t.id) FILTER (WHERE t.fits) AS taken, max(t.due_at) AS last_at, max(t.ready_at) AS ready_at, max(t.from_at) AS from_at,
+         max(t.seq) >= $3::integer AND count(t.id) < max(t.jobs_max) AS was_cut, max(t.starts_at) FILTER (WHERE t.fits) AS last_start_at,
+         array_agg(t.id) FILTER (WHERE t.fits) AS ids, array_agg(t.place) FILTER (WHERE t.fits) AS places
+    FROM taken t GROUP BY t.group_key
 ), decided AS MATERIALIZED (
-  SELECT l.*, CASE WHEN (l.was_cut OR l.taken < l.found) AND NOT coalesce(kind.places_max IS NOT NULL AND l.taken >= l.free, false) THEN statement_timestamp()
-                   WHEN l.was_cut OR l.taken < l.found THEN NULL
+  SELECT l.*, CASE WHEN l.was_cut OR l.taken < l.found THEN CASE WHEN kind.places_max IS NULL OR l.taken < l.free THEN statement_timestamp() END
                    WHEN l.stopped_by IS NOT NULL OR kind.places_max IS NOT NULL AND l.free = 0 THEN NULL
                    WHEN kind.rate IS NOT NULL AND l.found >= l.jobs_max THEN
                      greatest(coalesce(l.last_start_at + make_interval(secs => 1 / kind.rate), l.start_at) - kind.ahead / 2, now() + interval '10 ms')
                    WHEN l.found >= l.jobs_max THEN CASE WHEN kind.places_max IS NULL THEN statement_timestamp() END
                    ELSE {next} END AS next_at,
-         NOT l.was_cut AND l.taken = l.found AND l.found >= l.jobs_max AND l.found > 0 AS is_full
+         NOT l.was_cut AND l.taken = l.found AND l.found >= l.jobs_max AND l.found > 0 AS is_full, kind.places_max, kind.rate
     FROM looked l CROSS JOIN kind
 ), marked AS (
   UPDATE tickwright.job_groups g
-     SET ready_at = d.next_at, stopped_by = d.stopped_by,
+     SET ready_at = d.next_at, more = d.was_cut OR d.taken < d.found OR d.found >= d.jobs_max, stopped_by = d.stopped_by,
          from_at = CASE WHEN d.is_full AND NOT $8::boolean THEN d.last_at WHEN d.was_cut OR d.taken < d.found OR d.jobs_max = 0 THEN g.from_at ELSE '-infinity' END,
-         free_at = CASE WHEN d.last_start_at IS NULL THEN g.free_at ELSE d.last_start_at + make_interval(secs => 1 / (SELECT rate FROM kind)) END,
-         held = CASE WHEN (SELECT places_max FROM kind) IS NULL THEN '{}' ELSE coalesce(d.busy_ids, '{}') || coalesce(d.ids, '{}') END,
-         places = CASE WHEN (SELECT places_max FROM kind) IS NULL THEN '{}' ELSE coalesce(d.busy_places, '{}') || coalesce(d.places, '{}')::smallint[] END
+         free_at = CASE WHEN d.last_start_at IS NULL THEN g.free_at ELSE d.last_start_at + make_interval(secs => 1 / d.rate) END,
+         held = CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_ids, '{}') || coalesce(d.ids, '{}') END,
+         places = CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_places, '{}') || coalesce(d.places, '{}')::smallint[] END
     FROM decided d
    WHERE g.task_type = $2 AND g.group_key = d.group_key
 )
-SELECT c.*, t.group_key, t.place, date_part('epoch', t.start_at) AS start_s, d.is_full OR d.was_cut OR d.taken < d.found AS more
-  FROM claimed c JOIN taken t ON t.id = c.id JOIN decided d ON d.group_key = t.group_key
+SELECT c.*, NULL::bigint[] AS ids, NULL::smallint[] AS places, NULL::float8[] AS starts_s, NULL::text[] AS unfinished, NULL::float8 AS looked_s FROM claimed c
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= $3::integer OR EXISTS (SELECT FROM decided d WHERE d.next_at <= statement_timestamp()))::integer, NULL, NULL, NULL,
        date_part('epoch', clock_timestamp()),
@@ -149,16 +154,16 @@ SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= $3::integer OR E
                                   WHERE g.task_type = $2 AND g.ready_at > now() + $5::interval ORDER BY g.ready_at LIMIT 1),
                                 (SELECT h.ready_at FROM tickwright.job_group_hints h
                                   WHERE h.task_type = $2 AND h.ready_at > now() + $5::interval ORDER BY h.ready_at LIMIT 1))),
-       date_part('epoch', now()), NULL, NULL, NULL, NULL, date_part('epoch', (SELECT max(ready_at) FROM looked)), NULL;
+       date_part('epoch', now()), NULL, NULL, NULL, p.ids, p.places, p.starts_s,
+       ARRAY (SELECT d.group_key FROM decided d WHERE d.is_full OR d.was_cut OR d.taken < d.found), date_part('epoch', (SELECT max(ready_at) FROM looked))
+  FROM (SELECT coalesce(array_agg(t.id), '{}') AS ids, coalesce(array_agg(t.place), '{}')::smallint[] AS places,
+               coalesce(array_agg(date_part('epoch', t.starts_at)), '{}') AS starts_s FROM taken t WHERE t.fits) AS p;
 
 -- name: next_due
--- When a group of which all due jobs were taken has its next one; soon, where another session has locked one of them.
-CASE WHEN l.found < (SELECT count(*) FROM (SELECT FROM ONLY tickwright.scheduled_tasks t
-                                            WHERE t.task_type = $2 AND t.group_key = l.group_key AND t.due_at <= now() + $5::interval AND t.status = 'pending'
-                                            LIMIT l.found + 1) AS due)
-     THEN now() + interval '0.2 s'
-     ELSE (SELECT t.due_at FROM ONLY tickwright.scheduled_tasks t
-            WHERE t.task_type = $2 AND t.group_key = l.group_key AND t.due_at > now() + $5::interval AND t.status = 'pending' ORDER BY t.due_at LIMIT 1) END;
+-- When a group of which all due jobs were taken has its next one. One that another session has locked is claimed after a hint of that session, or of upkeep.
+(SELECT CASE WHEN l.from_at > '-infinity' THEN statement_timestamp()
+             ELSE (SELECT t.due_at FROM ONLY tickwright.scheduled_tasks t
+                    WHERE t.task_type = $2 AND t.group_key = l.group_key AND t.due_at > now() + $5::interval AND t.status = 'pending' ORDER BY t.due_at LIMIT 1) END);
 
 -- name: next_in_order
 -- When an ordered group goes on: its first job is due then, or soon where it is due and another session has locked it; an end is noted by a hint.

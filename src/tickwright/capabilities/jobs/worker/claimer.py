@@ -35,7 +35,7 @@ from tickwright.capabilities.jobs.worker.claims import (
     lengths_of,
 )
 from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, ClaimScope, fair_plan
-from tickwright.capabilities.jobs.worker.groups import ROWS_MAX, WorkerGroups
+from tickwright.capabilities.jobs.worker.groups import ROWS_MAX, WorkerGroups, depth_of
 from tickwright.capabilities.jobs.worker.idle_sleep import IdleSleep
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
@@ -315,7 +315,13 @@ class Claimer:
             return 0
         runner, sweep = self._runner, self._sweep_plan
         arriving = min(sweep.total_max, sum(sweep.rows_max)) if sweep else 0
-        return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.blocked) - arriving
+        return (
+            runner.slots
+            - runner.busy
+            + self._prefetch()
+            - (runner.queued - runner.blocked - len(runner.places))
+            - arriving
+        )
 
     def _weigh(self) -> Counter[str]:
         """Return the bytes of the held payloads by type; those of ended jobs are still counted while the sum is low."""
@@ -345,9 +351,9 @@ class Claimer:
         arriving, ahead = Counter(arriving), self._prefetch_by_type()
         if self._sweep_plan is not None:
             arriving.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
-        types, pools = self._receiver.types(), self._runner.pools
+        types, pools, behind = self._receiver.types(), self._runner.pools, self._runner.places.behind
         held = {
-            name: state.slots_taken + arriving[name] - state.running + state.running_in_queue
+            name: state.slots_taken + arriving[name] - behind[name] - state.running + state.running_in_queue
             for name, state in types.items()
         }
         used = {name: min(self._runner.slots_of(types[name]), max(0, held[name] - ahead[name])) for name in held}
@@ -493,9 +499,11 @@ class Claimer:
         has_more = False
         for name, state in self._groups.due(self._receiver.types()):
             free, shares = state.free(state.held), self._slot_shares({})
-            rows = min(self._budget(), shares[name], ROWS_MAX) if self._byte_room()(name) else 0
+            rows = min(self._budget(), shares[name])
+            if rows > 0:  # jobs that wait for each other in a place take one slot
+                rows = min(max(rows, depth_of(state.ended.mean_s) - state.held), ROWS_MAX)
             rows = min(rows, rows if free is None else free, self._thread_shares({}).get(name, rows))
-            if rows <= 0 or not self._session.holds():
+            if rows <= 0 or not self._byte_room()(name) or not self._session.holds():
                 await self._groups.hint(name)
                 continue
             self._groups_plan = plan = ClaimPlan((name,), (rows,), rows)

@@ -23,7 +23,7 @@ from operator import attrgetter
 
 from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
-from tickwright.capabilities.jobs.worker.places import DEPTH_MAX, Place, PlaceQueues
+from tickwright.capabilities.jobs.worker.places import Place, PlaceQueues
 from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic, record_database_time
@@ -39,6 +39,8 @@ def _claim_sql(candidates: str, following: str) -> str:
 
 
 _CLAIM = {False: _claim_sql("first_due", "next_due"), True: _claim_sql("first_in_order", "next_in_order")}
+DEPTH_MAX = 4096
+"""Jobs that wait for each other in one place."""
 ROWS_MAX = 1000
 """Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
@@ -47,6 +49,8 @@ SWEEP_S = 1.0
 SWEEP_SHARE = 20
 """A claim from the beginning of the indexes, over what a long transaction keeps there, takes at most a twentieth."""
 AGAIN_S = 0.02
+LOOKBACK_S = 5.0
+"""How far behind the last claim the next one begins to read hints: a transaction may have taken so long to commit."""
 
 _FENCED_COLUMNS = len(ClaimedRow.__struct_fields__)
 
@@ -58,11 +62,13 @@ class ClaimedGroups(ClaimedJobs):
     Attributes:
         places: By id, of jobs whose group has a limit.
         unfinished: Groups with more jobs that are due than the claim took.
+        depth: How many jobs a place may have.
         has_more: More jobs may start at once.
     """
 
     places: dict[int, Place] = field(default_factory=dict)
     unfinished: AbstractSet[str] = frozenset()
+    depth: int = 1
     has_more: bool = False
     is_ordered: bool = False
 
@@ -107,8 +113,8 @@ class GroupClaims:
         began = monotonic()
         frontier = None if began >= self._sweep_at_s or self._frontier_s is None else self._frontier_s
         since = None if frontier is None else datetime.fromtimestamp(frontier, UTC)
-        groups = list({place.group for place in freed})
-        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, since, groups)
+        changed = list({place.group for place in freed})
+        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, since, changed)
         rows_max = min(ROWS_MAX, request.plan.rows_max[0])
         records = await connection.fetch(
             _CLAIM[is_ordered],
@@ -128,22 +134,24 @@ class GroupClaims:
         record_database_time(now_s := summary["execute_s"])
         if frontier is None:
             self._sweep_at_s = monotonic() + max(SWEEP_S, SWEEP_SHARE * (monotonic() - began))
-        has_more = summary["attempts"] == 1
-        looked_s = summary["start_s"]
-        self._frontier_s = looked_s if looked_s is not None and has_more else summary["expires_s"] - 5.0
+        has_more, looked_s = summary["attempts"] == 1, summary["looked_s"]
+        self._frontier_s = looked_s if looked_s is not None and has_more else summary["expires_s"] - LOOKBACK_S
+        ids, places, starts_s = summary["ids"], summary["places"], summary["starts_s"]
+        groups_of = {record["id"]: record["group_key"] for record in records}
         return ClaimedGroups(
             [ClaimedRow(*record[:_FENCED_COLUMNS]) for record in records],
             now_s,
             summary["due_s"],
             summary["expires_s"],
             [],
-            fire_s={record["id"]: record["start_s"] for record in records if record["start_s"] is not None},
+            fire_s={job: start_s for job, start_s in zip(ids, starts_s, strict=True) if start_s is not None},
             places={
-                record["id"]: Place(self._name, record["group_key"], record["place"])
-                for record in records
-                if record["place"] is not None
+                job: Place(self._name, groups_of[job], place)
+                for job, place in zip(ids, places, strict=True)
+                if place is not None and job in groups_of
             },
-            unfinished=frozenset(record["group_key"] for record in records if record["more"]),
+            unfinished=frozenset(summary["unfinished"]),
+            depth=depth,
             has_more=has_more,
             is_ordered=is_ordered,
         )
@@ -166,11 +174,15 @@ class WorkerGroups:
     def due(self, types: Mapping[str, TypeState]) -> list[tuple[str, TypeState]]:
         """Return the types whose groups to claim now, the first one in turns."""
         now = monotonic()
-        found = [
-            (name, state)
-            for name, state in types.items()
-            if state.task_type.has_groups and not state.task_type.waits and state.groups_again_s <= now
-        ]
+        found = []
+        with_freed = {place.task_type for place in self._places.freed}
+        for name, state in types.items():
+            if not state.task_type.has_groups or state.task_type.waits:
+                continue
+            if state.groups_again_s <= now or name in with_freed:
+                found.append((name, state))
+            else:
+                self._next_s[name] = min(self._next_s.get(name, math.inf), state.groups_again_s)
         for name in self._next_s.keys() - types.keys():
             del self._next_s[name]
         self._turn += 1

@@ -5,17 +5,14 @@ runner, and each end continues the next. In an ordered group, a job that did not
 which are released then: another claim takes them again, in their order.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 from tickwright.capabilities.jobs.model import Job
-
-DEPTH_MAX = 1024
-"""Jobs of one place that one claim takes at the most."""
 
 
 class Place(NamedTuple):
@@ -42,6 +39,7 @@ class PlaceQueues:
 
     Attributes:
         known: Those whose attempts have not ended.
+        behind: How many wait for others, by type.
         put: Takes a job whose turn it is.
         release: Releases a job that must not run now, because one before it in its ordered group has not completed.
         freed: Places that have ended, and whose results are written, or that have room; for the next claim.
@@ -50,8 +48,9 @@ class PlaceQueues:
 
     def __init__(self) -> None:
         self.known: dict[Job, _Queue] = {}
+        self.behind: Counter[str] = Counter()
         self._queues: dict[Place, _Queue] = {}
-        self.put: Callable[[Sequence[Job]], None] = lambda _: None
+        self.put: Callable[[Job], None] = lambda _: None
         self.release: Callable[[Job], None] = lambda _: None
         self.freed: set[Place] = set()
         self.freed_some: Callable[[], None] = lambda: None
@@ -65,10 +64,12 @@ class PlaceQueues:
         """Iterate over those that wait for others."""
         return chain.from_iterable(queue.waiting for queue in self._queues.values())
 
-    def enter(self, jobs: Iterable[Job], places: Mapping[int, Place], unfinished: AbstractSet[str]) -> list[Job]:
+    def enter(
+        self, jobs: Iterable[Job], places: Mapping[int, Place], unfinished: AbstractSet[str], depth: int
+    ) -> list[Job]:
         """Take claimed jobs, in the order in which they run; return those that may start.
 
-        The places of ``unfinished`` groups count as freed when half of their jobs have ended.
+        The places of ``unfinished`` groups count as freed while they have at most half of ``depth`` jobs.
         """
         able = []
         for job in jobs:
@@ -81,8 +82,13 @@ class PlaceQueues:
                 able.append(job)
             else:
                 queue.waiting.append(job)
+                self.behind[place.task_type] += 1
             self.known[job] = queue
-            queue.low = len(queue.waiting) // 2 if place.group in unfinished else -1
+        for place in set(places.values()):
+            if (queue := self._queues.get(place)) is not None:
+                queue.low = depth // 2 if place.group in unfinished else -1
+                if len(queue.waiting) <= queue.low:
+                    self.freed.add(place)
         return able
 
     def leave(self, job: Job, outcome: str) -> None:
@@ -91,17 +97,24 @@ class PlaceQueues:
             return
         if job is not queue.current:
             queue.waiting.remove(job)
+            self.behind[queue.place.task_type] -= 1
             return
         if queue.waiting and not _stops(job.type_state.task_type.group_order, outcome):
             queue.current = queue.waiting.popleft()
-            self.put([queue.current])
+            self.behind[queue.place.task_type] -= 1
+            self.put(queue.current)
             if len(queue.waiting) == queue.low:
                 self.freed.add(queue.place)
                 self.freed_some()
             return
         del self._queues[queue.place]
-        self.freed.discard(queue.place)
         self.ended.add(queue.place)
+        if queue.low < 0 or job.type_state.task_type.group_order is not None:
+            self.freed.discard(queue.place)
+        else:  # it is free for this worker, also before the results are written
+            self.freed.add(queue.place)
+            self.freed_some()
+        self.behind[queue.place.task_type] -= len(queue.waiting)
         for other in queue.waiting:
             del self.known[other]
             self.release(other)
@@ -128,6 +141,7 @@ class PlaceQueues:
             removed = [job for job in queue.waiting if job in jobs]
             if removed:
                 queue.waiting = deque(job for job in queue.waiting if job not in jobs)
+                self.behind[queue.place.task_type] -= len(removed)
                 for job in removed:
                     del self.known[job]
 

@@ -71,7 +71,8 @@ class Runner:
         self._upcoming: list[tuple[float, float, int, Job]] = []
         self.places = outcomes.places
         """Attempts that wait for others of their groups."""
-        self.places.put = self.put
+        self.places.put = self._follow
+        self._wakes_soon = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[asyncio.Task[None], Job] = {}
@@ -128,6 +129,24 @@ class Runner:
                 heapq.heappush(self._upcoming, (fire_s, 0.0, job.id, job))
         self._wake_one()
         self._arm()
+
+    def _follow(self, job: Job) -> None:
+        """Take over the next attempt of a place. The slot in which the one before it ends takes it, if nothing else is due."""
+        if (
+            self._loop is None
+            or job.type_state.task_type.rate_per_s is not None
+            or job.fire_s > self._clock.now(monotonic())
+        ):
+            self.put([job])
+            return
+        self._ready.append(job)
+        if not self._wakes_soon:
+            self._wakes_soon = True
+            self._loop.call_soon(self._wake_followers)
+
+    def _wake_followers(self) -> None:
+        self._wakes_soon = False
+        self._wake_one()
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -322,7 +322,7 @@ class JobWorker:
                 if job.was_awaited():
                     self.outcomes.expect_soon(job)
         if isinstance(claimed, ClaimedGroups):
-            jobs = self.runner.places.enter(jobs, claimed.places, claimed.unfinished)
+            jobs = self.runner.places.enter(jobs, claimed.places, claimed.unfinished, claimed.depth)
         self.runner.put(jobs)
         for state in filter(None, map(self._types.get, claimed.counts)):
             if _is_slower(state.task_type.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim

@@ -28,6 +28,7 @@ CREATE TABLE tickwright.job_groups (
   ready_at  timestamptz,
   from_at   timestamptz NOT NULL DEFAULT '-infinity',
   free_at   timestamptz,
+  more      boolean    NOT NULL DEFAULT false,
   held      bigint[]   NOT NULL DEFAULT '{}',
   places    smallint[] NOT NULL DEFAULT '{}',
   stopped_by bigint,
@@ -40,6 +41,7 @@ COMMENT ON TABLE tickwright.job_groups IS 'When claims look at a group next. Wri
 COMMENT ON COLUMN tickwright.job_groups.ready_at IS 'A claim looks at the group then, the earliest first; NULL until a hint.';
 COMMENT ON COLUMN tickwright.job_groups.from_at IS 'No pending job of the group that is free to be claimed was due before, when the last claim found more than it could take.';
 COMMENT ON COLUMN tickwright.job_groups.free_at IS 'The first start that is free at the rate of the group.';
+COMMENT ON COLUMN tickwright.job_groups.more IS 'The last claim may have left jobs that are due: the end of one of its jobs is a hint.';
 COMMENT ON COLUMN tickwright.job_groups.held IS 'The jobs that claims took and that may not have ended.';
 COMMENT ON COLUMN tickwright.job_groups.places IS 'For each of them its place, 1 to the limit of the group; those in one place run one after another, in one worker.';
 COMMENT ON COLUMN tickwright.job_groups.stopped_by IS 'The dead letter behind which the group stopped, for lists.';
@@ -69,11 +71,9 @@ BEGIN
       NEW.due_at := coalesce(nullif(NEW.retry_at, 'infinity'), NEW.execute_at);
       NEW.retry_at := 'infinity';
     END IF;
-    IF TG_OP = 'UPDATE' THEN
-      IF (OLD.status, OLD.group_key, OLD.task_type, OLD.due_at) IS DISTINCT FROM (NEW.status, NEW.group_key, NEW.task_type, NEW.due_at) THEN
-        INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at, due_at)
-        VALUES (NEW.task_type, NEW.group_key, CASE WHEN OLD.status = 'pending' THEN greatest(NEW.due_at, clock_timestamp()) ELSE clock_timestamp() END, NEW.due_at);
-      END IF;
+    IF TG_OP = 'UPDATE' THEN                                      -- a claim may have passed by the locked row, also where nothing changes
+      INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at, due_at)
+      VALUES (NEW.task_type, NEW.group_key, CASE WHEN OLD.status = 'pending' THEN greatest(NEW.due_at, clock_timestamp()) ELSE clock_timestamp() END, NEW.due_at);
     END IF;
   ELSIF NEW.due_at IS NOT NULL THEN                             -- it starts, ends or leaves its group by other means than a claim
     NEW.retry_at := nullif(NEW.due_at, NEW.execute_at);
@@ -92,7 +92,8 @@ REVOKE EXECUTE ON FUNCTION tickwright.park_job() FROM PUBLIC;
 -- Behind the other triggers for rows, by its name: those release, cancel and reschedule.
 CREATE TRIGGER scheduled_tasks_waits_in_group BEFORE INSERT ON tickwright.scheduled_tasks FOR EACH ROW
   WHEN (NEW.group_key IS NOT NULL) EXECUTE FUNCTION tickwright.park_job();
-CREATE TRIGGER scheduled_tasks_waits_in_group_again BEFORE UPDATE OF status, execute_at, retry_at, group_key, task_type ON tickwright.scheduled_tasks FOR EACH ROW
+CREATE TRIGGER scheduled_tasks_waits_in_group_again
+  BEFORE UPDATE OF status, execute_at, retry_at, group_key, task_type, payload, priority, tags, metadata, awaited ON tickwright.scheduled_tasks FOR EACH ROW
   WHEN (NEW.group_key IS NOT NULL AND (NEW.status = 'pending' OR NEW.due_at IS NOT NULL) OR NEW.group_key IS DISTINCT FROM OLD.group_key)
   EXECUTE FUNCTION tickwright.park_job();
 
