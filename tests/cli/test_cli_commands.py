@@ -334,7 +334,7 @@ def test_an_address_that_cannot_be_listened_at_is_one_line(
 
 
 def test_a_port_that_is_in_use_is_one_line(env: dict[str, str]) -> None:
-    """Also where it is our own process that wants one port twice."""
+    """It names the setting to change; also where it is our own process that wants one port twice."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -342,10 +342,12 @@ def test_a_port_that_is_in_use_is_one_line(env: dict[str, str]) -> None:
         said = tickwright("api", env={**env, "TICKWRIGHT_API_BIND": f"127.0.0.1:{port}"})
         assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
         assert said.err.endswith("(address_in_use)\n")
+        assert "set TICKWRIGHT_API_BIND to another port" in said.err
     here = f"127.0.0.1:{free_port()}"
     said = tickwright("api", env={**env, "TICKWRIGHT_API_BIND": here, "TICKWRIGHT_METRICS_BIND": here})
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
     assert said.err.endswith("(address_in_use)\n")
+    assert "set TICKWRIGHT_METRICS_BIND to another port" in said.err
 
 
 def test_a_command_imports_nothing_that_it_does_not_use(mail: dict[str, str]) -> None:

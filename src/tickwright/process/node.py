@@ -220,7 +220,7 @@ def _api(settings: Settings, installation: Installation, watch: Watch, *, any_po
 
     served = create_app(api_context(settings, installation.context, watch.ready, watch.render_now))
     app = ApiAndDashboard(served, Page(settings.path_prefix), settings.path_prefix)
-    return ApiService(app, listen(settings.api_bind, or_any=any_port), settings.api_listener)
+    return ApiService(app, listen(settings.api_bind, "TICKWRIGHT_API_BIND", or_any=any_port), settings.api_listener)
 
 
 def _tick_within_s(service: LeasedService) -> float:
@@ -229,32 +229,36 @@ def _tick_within_s(service: LeasedService) -> float:
 
 
 def _health_bind(settings: Settings, *, any_port: bool) -> str:
-    probe = listen(settings.metrics_bind, or_any=any_port)
+    probe = listen(settings.metrics_bind, "TICKWRIGHT_METRICS_BIND", or_any=any_port)
     with probe:
         host, port = probe.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def listen(at: Bind, *, or_any: bool = False) -> socket.socket:
+def listen(at: Bind, setting: str, *, or_any: bool = False) -> socket.socket:
     """Return a listening socket; with ``or_any`` at a free port if the wanted one is taken.
+
+    ``setting`` is the name of the setting that ``at`` comes from, for the error.
 
     Raises:
         Unavailable: ``address_in_use``. Retry, or choose another port.
         Rejected: ``address_unusable``: no such host here, or no right to the port. Permanent.
     """
     try:
-        return _bind(at)
+        return _bind(at, setting)
     except Unavailable:
         if not or_any:
             raise
-    return _bind(Bind(at.host, 0))
+    return _bind(Bind(at.host, 0), setting)
 
 
-def _bind(at: Bind) -> socket.socket:
+def _bind(at: Bind, setting: str) -> socket.socket:
     try:
         return bind(at.host, at.port)
     except (OSError, UnicodeError) as error:  # the latter for an invalid host name
         reason = getattr(error, "strerror", None) or str(error)
         if getattr(error, "errno", None) == errno.EADDRINUSE:
-            raise Unavailable("address_in_use", f"cannot listen at {at}: {reason}") from error
+            free = Bind(at.host, 0)
+            text = f"cannot listen at {at}: {reason}; set {setting} to another port, or to {free} for any free one"
+            raise Unavailable("address_in_use", text) from error
         raise Rejected("address_unusable", f"cannot listen at {at}: {reason}") from error

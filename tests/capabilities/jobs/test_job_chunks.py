@@ -199,6 +199,11 @@ def test_what_is_no_handler_of_chunks_is_refused() -> None:
         @app.job("b", batch=3)  # type: ignore[arg-type]
         def b(chunk: JobChunk[int]) -> None: ...
 
+    with pytest.raises(Rejected, match=r"more: beside the chunk it takes resources"):
+
+        @app.job("f", batch=3)  # type: ignore[arg-type]
+        async def f(chunk: JobChunk[int], more: int) -> None: ...
+
     with pytest.raises(Rejected) as refused:
         app.job("c", batch=0, within="2m")(cast("Any", ends))
     assert refused.value.message.splitlines() == [

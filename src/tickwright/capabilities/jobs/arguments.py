@@ -41,6 +41,8 @@ class Arguments:
             Rejected: ``invalid_handler``: it cannot be called with a job and a JSON object. Permanent.
         """
         parameters = list(inspect.signature(function).parameters.values())
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise Rejected("invalid_handler", f"{function.__qualname__}: a handler returns its result; it has no yield")
         if not parameters:
             raise Rejected("invalid_handler", f"{function.__qualname__} must take the job as its first argument")
         named = [one for one in parameters[1:] if not isinstance(one.default, Resource)]
@@ -48,7 +50,7 @@ class Arguments:
             raise Rejected(
                 "invalid_handler", f"{function.__qualname__}: give each payload field a parameter of its own"
             )
-        hints = get_type_hints(function) if named else {}
+        hints = hints_of(function) if named else {}
         self.names: Sequence[str] = [one.name for one in named]
         self.returns = result_type(function)
         self._signature = inspect.Signature(named)
@@ -126,6 +128,20 @@ class Arguments:
                 raise Rejected("invalid_arguments", f"the job's arguments: {shortened(str(error))}") from None
             return payload
         return self.check(payload)
+
+
+def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of a handler.
+
+    Raises:
+        Rejected: ``invalid_handler``: one of them cannot be read when the program runs. Permanent.
+    """
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError) as error:
+        where = getattr(function, "__qualname__", repr(function))
+        text = f"{where}: its annotations cannot be read: {error}; import their names also when the program runs"
+        raise Rejected("invalid_handler", text) from error
 
 
 def result_type(function: Callable[..., Any]) -> Any:

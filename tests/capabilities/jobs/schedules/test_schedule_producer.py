@@ -228,6 +228,28 @@ async def test_a_locked_schedule_delays_no_other_one_and_no_loop(schedules: Sche
     assert len(await schedules.jobs("held")) == 1
 
 
+async def test_a_locked_job_that_is_to_be_replaced_delays_no_other_schedule(schedules: ScheduleWorld) -> None:
+    """A program's transaction holds the row of the open job; its schedule says so, and is decided about soon after."""
+    for name in ("held", "free"):
+        await schedules.put_due(name, overlap="replace")
+        await schedules.schedules.run_now(name, caller=CALLER)
+    await schedules.put_due("right")
+    (open_job,) = await schedules.jobs("held")
+    async with schedules.pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM tickwright.scheduled_tasks WHERE id = $1 FOR UPDATE", open_job["id"])
+        await schedules.produce()
+        assert len(await schedules.jobs("right")) == 1
+        assert sorted(job["status"] for job in await schedules.jobs("free")) == ["cancelled", "pending"]
+        assert [job["status"] for job in await schedules.jobs("held")] == ["pending"]
+    held = await schedules.row("held")
+    assert "locked" in held["problem"]
+    assert held["read_at"] < await schedules.now() + MINUTE
+    await schedules.pool.execute("UPDATE tickwright.schedules SET due_at = clock_timestamp() WHERE name = 'held'")
+    await schedules.produce()
+    assert sorted(job["status"] for job in await schedules.jobs("held")) == ["cancelled", "pending"]
+    assert (await schedules.row("held"))["problem"] is None
+
+
 @pytest.mark.parametrize(
     "columns",
     [

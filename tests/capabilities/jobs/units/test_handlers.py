@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tickwright.capabilities.jobs.handlers import make_handler
+from tickwright.capabilities.jobs.handlers import Function, make_handler
 from tickwright.capabilities.jobs.model import Errored, TaskType
 from tickwright.capabilities.jobs.worker.result_writer import outcome_of_error
+from tickwright.domain.errors import Rejected
 
 
 class Given:
@@ -41,3 +42,27 @@ def test_only_a_payload_that_does_not_fit_is_final(payload: Any, code: str, fina
     outcome = outcome_of_error(raised.value)
     assert isinstance(outcome, Errored)
     assert (outcome.code, outcome.final) == (code, final)
+
+
+def for_type_checkers(_job: object, _when: "Missing") -> None:  # type: ignore[name-defined]  # noqa: F821
+    """A handler with an annotation that is not imported when the program runs."""
+
+
+async def yielding(_job: object) -> Any:
+    """A handler that yields, so that a call of it runs nothing."""
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (for_type_checkers, "for_type_checkers: its annotations cannot be read: name 'Missing' is not defined"),
+        (yielding, "yielding: a handler returns its result"),
+    ],
+)
+def test_a_function_that_no_job_can_call_is_refused_where_it_is_registered(function: Function, text: str) -> None:
+    """With its name and the code invalid_handler."""
+    with pytest.raises(Rejected) as refused:
+        make_handler(TaskType("read", "python:read"), function)
+    assert refused.value.code == "invalid_handler"
+    assert text in refused.value.message

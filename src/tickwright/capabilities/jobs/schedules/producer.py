@@ -28,6 +28,10 @@ AHEAD = timedelta(seconds=2)
 """How long before it is due a job is written, where the overlap policy permits it."""
 SKIPS_KEPT = 100
 KEY_WAIT = "1s"
+LOCK_WAIT = "100ms"
+"""How long the jobs that are replaced are waited for; claims and results hold them for less."""
+LOCKED_LATER = timedelta(seconds=2)
+"""When a schedule with a locked job is decided about again: another transaction may end soon."""
 PROBLEM_CHARS_MAX = 500
 _TICK = timedelta(microseconds=1)
 _NOT_MADE = (
@@ -69,7 +73,8 @@ class ScheduleSource:
         SCH-1: an occurrence has one job, or is in a skip with its reason, whatever is killed and however many
             producers there are.
         SCH-2: no job is due before its slot and its place in the spread.
-        SCH-3: a schedule whose job PostgreSQL refuses delays no other one; its occurrences are caught up by its policy.
+        SCH-3: a schedule whose job PostgreSQL refuses, or whose open job another transaction has locked, delays no
+            other one; its occurrences are caught up by its policy.
     """
 
     name: ClassVar[str] = "schedules"
@@ -116,10 +121,8 @@ class ScheduleSource:
 
     async def write(self, connection: Connection, decisions: Mapping[Any, Decision]) -> Mapping[str, int]:
         """Write jobs, skips and next slots."""
-        replaced = [name for name, decision in decisions.items() if decision.is_replacing]
-        if replaced:
-            opened = await connection.fetch(SQL["lock_open_jobs"], replaced)
-            await connection.execute(SQL["cancel_jobs"], [row["id"] for row in opened])
+        locked = await _cancel_open(connection, [name for name, one in decisions.items() if one.is_replacing])
+        decisions = {name: one for name, one in decisions.items() if name not in locked}
         new = [
             _NewJob(name, slot_at + self._rows[name].offset, slot_key(name, slot_at))
             for name, decision in decisions.items()
@@ -133,6 +136,7 @@ class ScheduleSource:
             await connection.execute(SQL["drop_old_skips"], sorted({skip[0] for skip in skips}), SKIPS_KEPT)
         await connection.execute(SQL["move_schedules"], *self._moves(written, made))
         await _postpone(connection, refused)
+        await _postpone(connection, locked, LOCKED_LATER)
         skipped = Counter[str]()
         for _, _, _, slots, reason in skips:
             skipped[reason] += slots
@@ -211,7 +215,30 @@ async def _insert(connection: Connection, new: Iterable[_NewJob]) -> dict[str, i
         return {row["key"]: row["id"] for row in rows}
 
 
-async def _postpone(connection: Connection, problems: Mapping[str, str]) -> None:
+async def _cancel_open(connection: Connection, names: Sequence[str]) -> dict[str, str]:
+    """Cancel the open jobs of schedules; return those with a job that another transaction has locked, and why.
+
+    Where one row stops the statement, each schedule has a statement and a savepoint of its own.
+    """
+    try:
+        if names:
+            await _cancel(connection, names)
+    except asyncpg.LockNotAvailableError as error:
+        if len(names) == 1:
+            _log.warning("schedules.job_locked", schedule=names[0], error=str(error))
+            return {names[0]: f"another transaction has locked a job that is to be replaced: {error}"}
+        return {name: text for one in names for name, text in (await _cancel_open(connection, [one])).items()}
+    return {}
+
+
+async def _cancel(connection: Connection, names: Sequence[str]) -> None:
+    async with connection.transaction():
+        await connection.execute(SQL["bound_waits"], LOCK_WAIT)
+        opened = await connection.fetch(SQL["lock_open_jobs"], names)
+        await connection.execute(SQL["cancel_jobs"], [row["id"] for row in opened])
+
+
+async def _postpone(connection: Connection, problems: Mapping[str, str], later: timedelta = WRONG_LATER) -> None:
     if problems:
         texts = [text[:PROBLEM_CHARS_MAX] for text in problems.values()]
-        await connection.execute(SQL["postpone"], [*problems], texts, WRONG_LATER)
+        await connection.execute(SQL["postpone"], [*problems], texts, later)

@@ -12,6 +12,10 @@ SELECT n.name FROM unnest($1::text[]) AS n (name)
  WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
                 WHERE t.idempotency_key >= 'schedule:' || n.name || ':' AND t.idempotency_key < 'schedule:' || n.name || ';');
 
+-- name: bound_waits
+-- The most that the next statements of this transaction wait for a lock. Before lock_open_jobs. No table.
+SELECT set_config('lock_timeout', $1, true);
+
 -- name: lock_open_jobs
 -- The jobs of these schedules that have not ended, locked against claims and ends; at most a thousand of each. After due_schedules. Index:
 -- scheduled_tasks_key.

@@ -19,11 +19,11 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
+from typing import Any, Generic, TypeVar, get_args, get_origin, overload
 
 import msgspec
 
-from tickwright.capabilities.jobs.arguments import PayloadInvalid, shortened
+from tickwright.capabilities.jobs.arguments import PayloadInvalid, hints_of, shortened
 from tickwright.capabilities.jobs.model import AttemptOutcome, Completed, Fail, Job, Retry, Snooze
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import from_json_value, to_json_value
@@ -34,6 +34,7 @@ WITHIN_MAX = timedelta(minutes=1)
 WITHIN_DEFAULT = timedelta(seconds=1)
 
 T = TypeVar("T")
+_VARIABLE = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 _encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 
 
@@ -127,10 +128,13 @@ class ChunkArguments:
         """
         if not inspect.iscoroutinefunction(function):
             raise Rejected("invalid_handler", f"{function.__qualname__}: a handler of chunks is an 'async def'")
-        parameter = next(iter(inspect.signature(function).parameters), "")
-        annotation = get_type_hints(function).get(parameter)
+        parameters = list(inspect.signature(function).parameters.values())
+        annotation = hints_of(function).get(parameters[0].name) if parameters else None
         if annotation is not JobChunk and get_origin(annotation) is not JobChunk:
             text = f"{function.__qualname__}: with batch=… the function takes a JobChunk, such as JobChunk[Document]"
+            raise Rejected("invalid_handler", text)
+        if more := [one.name for one in parameters[1:] if one.default is one.empty and one.kind not in _VARIABLE]:
+            text = f"{function.__qualname__}: {more[0]}: beside the chunk it takes resources, such as = resource()"
             raise Rejected("invalid_handler", text)
         [kind] = get_args(annotation) or (Any,)
         try:
