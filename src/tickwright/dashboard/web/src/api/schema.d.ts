@@ -6742,8 +6742,8 @@ export interface components {
          * UniqueView
          * @description The rule of a unique job, and what equal requests did to it.
          *
-         *         ``holder_id`` is the last job of these arguments, as long as it is known; it holds them from ``held_from``, and with a
-         *         period at most ``until`` then. ``replaced`` is how many requests replaced something of this job, ``kept`` how many
+         *         ``holder_id`` is the last job of these arguments, as long as it is known; it holds them from ``held_from``, and with
+         *         a period at most ``until`` then. ``replaced`` is how many requests replaced something of this job, ``kept`` how many
          *         were answered with it (simultaneous ones, and those in transactions of callers, are not counted).
          */
         UniqueView: {
