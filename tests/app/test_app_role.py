@@ -96,6 +96,8 @@ async def use(connection: asyncpg.Connection) -> None:
         "SELECT tickwright.delete_entity(code) FROM tickwright.entities WHERE code = 'A'",
     ):
         assert (await connection.execute(statement)).endswith(" 1"), statement
+    unique = "SELECT outcome FROM tickwright.schedule_unique('t', '{}', '{\"by\": [], \"on_conflict\": [\"payload\"]}')"
+    assert [await connection.fetchval(unique) for _ in range(2)] == ["inserted", "replaced"]
     assert await connection.fetchval(DELETED) == [0, 0]
     assert await connection.fetchval("SELECT tickwright.delete_entity('A') OR tickwright.delete_tracker(1)") is False
     for relation in ("shipment_polling_tracker", "entities", "modules", "fanout_cursors", "scheduled_tasks_dead"):
@@ -117,7 +119,7 @@ async def test_every_documented_statement_works(app: asyncpg.Connection) -> None
     await transaction.start()
     await app.execute(JOB)
     await transaction.rollback()
-    assert await app.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks WHERE status = 'pending'") == 3
+    assert await app.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks WHERE status = 'pending'") == 4
 
 
 async def test_a_day_without_a_table_can_be_cancelled_in(app: asyncpg.Connection, other: asyncpg.Connection) -> None:
@@ -376,10 +378,11 @@ END LOOP; END $$"""
 async def test_functions_with_the_rights_of_the_owner_are_a_closed_list(
     app_role: AppRole, other: asyncpg.Connection
 ) -> None:
-    """Those that the role may execute: one adds workflows, two delete a row, and four read or refuse it."""
+    """Those that the role may execute: two insert jobs, two delete a row, and four read or refuse."""
     found = [name for (name,) in await other.fetch(DEFINERS, app_role.name)]
     writing = ["add_workflow", "delete_entity", "delete_tracker"]
-    assert found == [*writing, "enter_timeline", "fence_floor", "is_internal", "timeline_is_known"]
+    reading = ["enter_timeline", "fence_floor", "is_internal"]
+    assert found == [*writing, *reading, "schedule_unique", "timeline_is_known"]
 
 
 async def test_a_role_for_plain_sql_moves_no_sequence_after_a_change_of_the_timeline(

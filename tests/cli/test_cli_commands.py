@@ -53,7 +53,7 @@ def test_a_jobs_life_in_commands(mail: dict[str, str]) -> None:
     made = ok("jobs", "schedule", "mail", '{"to": "ann"}', "--in", "1h", "--key", "k", "--json", env=mail).json
     assert made["created"] is True
     again = ok("jobs", "schedule", "mail", '{"to": "ann"}', "--in", "1h", "--key", "k", "--json", env=mail).json
-    assert again == {"id": made["id"], "created": False}
+    assert (again["id"], again["outcome"]) == (made["id"], "existing")
     number = str(made["id"])
     assert ok("jobs", "show", number, "--json", env=mail).json["payload"] == {"to": "ann"}
     assert ok("jobs", "show", number, "--wait", "1ms", "--json", env=mail).json["status"] == "pending"

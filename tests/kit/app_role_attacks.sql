@@ -208,6 +208,10 @@ INSERT INTO tickwright.scheduled_tasks_dead (id, execute_at, task_type) OVERRIDI
 -- It would take a key.
 INSERT INTO tickwright.job_keys (key, job_id) VALUES ('k', 1);
 
+-- name: take_unique_arguments
+-- It would keep others from scheduling unique jobs.
+INSERT INTO tickwright.job_uniques (digest, job_id) VALUES (sha256('x'), 1);
+
 -- name: make_a_schedule
 -- It would make jobs for ever.
 INSERT INTO tickwright.schedules (name, task_type, cron) VALUES ('evil', 't', '* * * * *');

@@ -1,6 +1,5 @@
 """``tickwright jobs``: schedule jobs, list them, act on them."""
 
-import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -11,7 +10,7 @@ import typer
 
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.cli.kit.files import Upload, import_file
-from tickwright.cli.kit.gateway import ask, given, named_values
+from tickwright.cli.kit.gateway import ask, given, json_of, named_values
 from tickwright.cli.kit.output import (
     At,
     Cursor,
@@ -29,7 +28,6 @@ from tickwright.cli.kit.output import (
     show_json,
     show_page,
 )
-from tickwright.domain.errors import Rejected
 
 # The options that select jobs. Listing, cancelling, retrying and rescheduling share them.
 
@@ -114,14 +112,6 @@ COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "e
 def payload_of(text: str) -> Any:
     """Return the JSON payload of an argument. Raises ``Rejected`` (``wrong_argument``): permanent."""
     return json_of("PAYLOAD", text)
-
-
-def json_of(name: str, text: str) -> Any:
-    """Return the JSON of an argument or option. Raises ``Rejected`` (``wrong_argument``): permanent."""
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise Rejected("wrong_argument", f"{name} is not JSON: {error}") from None
 
 
 @app.command()

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from tickwright.cli.commands.jobs import json_of
-from tickwright.cli.kit.gateway import api_path, ask, given, put_changes, with_gateway
+from tickwright.cli.kit.gateway import api_path, ask, given, json_of, put_changes, with_gateway
 from tickwright.cli.kit.output import Json, show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import FORMS_SHOWN

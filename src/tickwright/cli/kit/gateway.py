@@ -115,6 +115,14 @@ def given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def json_of(name: str, text: str) -> Any:
+    """Return the JSON of an argument or option. Raises ``Rejected`` (``wrong_argument``): permanent."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Rejected("wrong_argument", f"{name} is not JSON: {error}") from None
+
+
 def named_values(option: str, words: Sequence[str]) -> dict[str, Any]:
     """Parse ``name=text`` and ``name:=json``. Raises ``Rejected`` (``wrong_argument``): permanent."""
     found: dict[str, Any] = {}
