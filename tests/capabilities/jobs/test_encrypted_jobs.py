@@ -14,6 +14,7 @@ from standardwebhooks import Webhook
 
 from kit.api import ADMIN
 from kit.engine import insert, job_row, policy, running_engine
+from kit.mutants import mutate
 from kit.receivers import TARGETS, HttpReceiver
 from kit.remote import ended, register, remote_site
 from kit.waiting import eventually_async
@@ -22,6 +23,8 @@ from tickwright.capabilities.jobs.admin.search import EXPLAIN
 from tickwright.capabilities.jobs.admin.views import explain
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import SEALED_BYTES_MAX, TaskTypeRequest
+from tickwright.capabilities.jobs.worker.encryption import WorkerEncryption
+from tickwright.capabilities.jobs.worker.result_writer import OutcomeRecorder
 from tickwright.domain.envelopes import Purpose, read_envelope
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.transports.http.broker import HttpBroker
@@ -421,3 +424,33 @@ async def test_a_callback_gets_plain_text_unless_declared_and_is_signed_as_sent(
     assert (json.loads(received.body) == CARD) == is_plain
     assert (SECRET.encode() in received.body) == is_plain
     Webhook(SIGNING).verify(received.body, dict(received.headers))
+
+
+# ---------------------------------------------------------------------- mutants
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_errors_that_are_stored(app: Tickwright, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of exceptions quote payloads."""
+    mutate(monkeypatch, OutcomeRecorder._errored, "error = withheld(error)", "pass")
+    with pytest.raises(AssertionError):
+        await test_the_text_of_an_error_is_withheld(app)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_plain_jobs_that_are_accepted(app: Tickwright) -> None:
+    """Without the trigger the database takes whatever is inserted."""
+    await app.pool.execute("DROP TRIGGER scheduled_tasks_sealed ON tickwright.scheduled_tasks")
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        await test_plain_sql_cannot_store_plain_text(app, CARD)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_a_missing_key_that_fails_the_job(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an error of the attempt it would end a job that another worker can run."""
+    deferred = "Deferred(error.code, error.message, MISSING_WAIT)"
+    mutate(monkeypatch, WorkerEncryption.open, deferred, "Errored(error.code, error.message)")
+    with pytest.raises((AssertionError, TimeoutError)):
+        await test_a_job_of_a_missing_key_is_not_lost_nor_is_its_attempt_counted(database_url)

@@ -1,10 +1,14 @@
 """Payload keys: how they are read, what they seal, and that nothing else opens it."""
 
 import json
+from base64 import urlsafe_b64decode
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,6 +185,19 @@ def test_a_digest_cannot_be_guessed_without_a_key_and_survives_a_rotation() -> N
     assert PayloadKeys([OLD]).digests(plain) == (old,)
     assert plain not in new
     assert new != old
+
+
+def test_the_documented_format_is_the_one_that_is_written() -> None:
+    """A client in another language can open and make envelopes by docs/encryption.md alone."""
+
+    def derived(salt: bytes, what: bytes) -> bytes:
+        return HKDF(SHA256(), 32, salt, b"tickwright payload v1 " + what).derive(RAW)
+
+    body = json.loads(sealed())["$encrypted"]
+    assert body["key"] == "2026-11/" + derived(b"", b"fingerprint")[:4].hex()
+    raw = urlsafe_b64decode(body["data"] + "=" * (-len(body["data"]) % 4))
+    bound = f'["tickwright",1,"{body["key"]}","payload","mail"]'.encode()
+    assert AESGCM(derived(raw[:16], b"text")).decrypt(raw[16:28], raw[28:], bound).decode() == PLAIN
 
 
 def moved_to_another_type() -> None:
