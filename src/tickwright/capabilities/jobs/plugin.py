@@ -195,7 +195,12 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.metrics import schedule_source
         from tickwright.capabilities.jobs.retention import JobRetention
         from tickwright.capabilities.jobs.schedules.producer import ScheduleSource
+        from tickwright.capabilities.jobs.workflows.sweeping import EVERY_S, WorkflowSweep
+        from tickwright.engine.leases import TERMS, LeasedRounds, Leases
 
+        context.run_leased(
+            LeasedRounds("workflows", context.ports.get(Leases), WorkflowSweep().round, terms=TERMS, rest_max_s=EVERY_S)
+        )
         context.retain(JobRetention(stuck_after=context.settings.part(JobSettings).stuck_after))
         schedules = ScheduleSource()
         context.produce(schedules)

@@ -18,6 +18,8 @@ HISTORY_KEPT = timedelta(days=7)
 DEAD_LETTERS_KEPT = timedelta(days=30)
 KEYS_KEPT = timedelta(days=7)
 """Of idempotency keys, after their job ended."""
+WORKFLOWS_KEPT = timedelta(days=7)
+"""Of workflows, after they ended. One that runs keeps the results that later jobs may need."""
 LOCK_WAIT_MS = 200
 
 _log = structlog.get_logger("tickwright.upkeep")
@@ -43,6 +45,8 @@ class JobRetention(Retention):
         more = [
             await self.delete_old(lease, "delete_dead_jobs", DEAD_LETTERS_KEPT),
             await self.delete_old(lease, "delete_keys", KEYS_KEPT),
+            await self.delete_old(lease, "delete_workflow_nodes", WORKFLOWS_KEPT),
+            await self.delete_old(lease, "delete_workflows", WORKFLOWS_KEPT),
         ]
         return 0.0 if any(more) else EVERY_S
 
@@ -79,6 +83,7 @@ class JobRetention(Retention):
         in_use = SQL["is_day_in_use"].format(name=name)
         if not await connection.fetchval(in_use, HISTORY_KEPT):
             await connection.execute(SQL["bound_lock"], str(LOCK_WAIT_MS))
+            await connection.execute(SQL["keep_results"].format(name=name))
             await connection.execute(SQL["lock_day"].format(name=name))
             if not await connection.fetchval(in_use, HISTORY_KEPT):
                 await connection.execute(SQL["drop_day"].format(name=name))

@@ -151,6 +151,7 @@ async def revive(
     if revived:
         await connection.execute(QUERIES["revive"], [row["id"] for row in revived])
         await connection.execute(QUERIES["revive_fences"], *_columns(revived, "id", "fence", "edits", *_KEY))
+        await connection.execute(QUERIES["reopen_nodes"], [row["id"] for row in revived])
     revived_ids = {row["id"] for row in revived}
     stay = [row["id"] for row in fit if row["id"] not in revived_ids]
     unfit = [row["id"] for row in rows if not row["fits"]]

@@ -118,6 +118,11 @@ class JobService:
             Rejected: ``job_finished`` (409) with its status. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
+            if await connection.fetchval(QUERIES["cancel_waiting"], job_id) is not None:
+                done = JobAction(job_id, JobStatus.CANCELLED, "cancelled")
+                after = {"status": done.status, "outcome": done.outcome}
+                await _audit(connection, caller, "cancel", job_id, {"status": "waiting"}, after)
+                return done
             before = await self._locked(connection, job_id)
             [(_, status)] = await cancel(connection, [job_id])
             outcome = "cancelled" if status == JobStatus.CANCELLED else "requested"
@@ -213,7 +218,8 @@ class JobService:
         row = await connection.fetchrow(QUERIES["lock"], job_id)
         if row is None:
             status = await connection.fetchval(QUERIES["finished_status"], job_id)
-            raise _not_found(job_id) if status is None else _wrong_state("job_finished", job_id, status)
+            code = "job_waits" if status == JobStatus.PENDING else "job_finished"
+            raise _not_found(job_id) if status is None else _wrong_state(code, job_id, status)
         return row
 
 
@@ -236,6 +242,7 @@ def _wrong_state(code: str, job_id: int, status: str) -> Rejected:
         "job_finished": "it is finished",
         "job_not_pending": "only a pending job can be moved or edited",
         "job_not_failed": "only a failed job can be retried",
+        "job_waits": "it waits for other jobs of its workflow; cancel it, or change it when it is released",
     }
     if code == "job_not_pending" and status in FINAL:
         code = "job_finished"

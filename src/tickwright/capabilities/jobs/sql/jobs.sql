@@ -20,6 +20,10 @@ SELECT t.status, t.execute_at, tickwright.shown_at(t.retry_at) AS retry_at, t.at
        t.fence + coalesce(t.edits, 0) + 1 AS version
   FROM ONLY tickwright.scheduled_tasks t WHERE t.id = $1 FOR UPDATE;
 
+-- name: cancel_waiting
+-- Cancel a job that waits for others. Index: scheduled_tasks_waiting_pkey.
+UPDATE ONLY tickwright.scheduled_tasks_waiting t SET status = 'cancelled' WHERE t.id = $1 RETURNING t.id;
+
 -- name: finished_status
 -- The status of a job that is no longer live. Indexes: the primary key of each table of the family.
 SELECT t.status FROM tickwright.scheduled_tasks t WHERE t.id = $1;
@@ -74,11 +78,16 @@ WITH back AS (
 )
 INSERT INTO tickwright.scheduled_tasks
        (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-        progress, retry_at, attempt_errors, traceparent, tags, metadata)
+        progress, retry_at, attempt_errors, traceparent, tags, metadata, workflow_id)
 OVERRIDING SYSTEM VALUE
 SELECT id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
-       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata
+       progress, clock_timestamp(), attempt_errors, traceparent, tags, metadata,
+       (SELECT n.workflow_id FROM tickwright.workflow_nodes n WHERE n.id = back.id)
   FROM back;
+
+-- name: reopen_nodes
+-- The last part of ``revive``: their workflows run again, and what waits for them waits again. Index: workflow_nodes_pkey.
+SELECT tickwright.reopen_nodes($1::bigint[]);
 
 -- name: revive_fences
 -- The second half of ``revive``, in its transaction: fences and versions keep rising, keys stay with their jobs. Index: scheduled_tasks_pkey.

@@ -77,3 +77,38 @@ UPDATE ONLY tickwright.scheduled_tasks t
                             ELSE 'lost: its worker stopped without releasing it' END
   FROM stuck WHERE t.id = stuck.id AND t.id = ANY (ARRAY (SELECT id FROM stuck)) AND t.status = 'processing'
 RETURNING t.id, t.status;
+
+-- name: keep_results
+-- Keep the results of a day of jobs whose workflows still run, before its table is dropped: a later job may have them as arguments. {name} comes from old_days.
+-- Indexes: workflows_running, workflow_nodes_pkey, the primary key of the day.
+UPDATE tickwright.workflow_nodes n SET result = kept.result
+  FROM tickwright.workflows w
+ CROSS JOIN LATERAL (SELECT o.id FROM tickwright.workflow_nodes o
+                      WHERE o.id > w.id AND o.id <= w.last_id AND o.root_id = w.id AND o.status = 'completed' AND o.result IS NULL OFFSET 0) AS done
+ CROSS JOIN LATERAL (SELECT t.result FROM ONLY tickwright.{name} t WHERE t.id = done.id AND t.result IS NOT NULL LIMIT 1) AS kept
+ WHERE w.ended_at IS NULL AND w.parent_id IS NULL AND n.id = done.id;
+
+-- name: delete_workflow_nodes
+-- Delete at most $2 nodes of workflows that ended longer than $1 ago, and what they waited for. Indexes: workflows_ended, workflow_nodes_pkey,
+-- workflow_edges_successor.
+WITH old AS MATERIALIZED (
+  SELECT n.id
+    FROM (SELECT w.id, w.last_id FROM tickwright.workflows w
+           WHERE w.ended_at < clock_timestamp() - $1::interval AND w.parent_id IS NULL
+             AND EXISTS (SELECT FROM tickwright.workflow_nodes o WHERE o.root_id = w.id) ORDER BY w.ended_at LIMIT 100) AS w
+   CROSS JOIN LATERAL (SELECT o.id FROM tickwright.workflow_nodes o
+                        WHERE o.id > w.id AND o.id <= w.last_id AND o.root_id = w.id ORDER BY o.id LIMIT $2) AS n
+   LIMIT $2
+), edges AS (
+  DELETE FROM tickwright.workflow_edges e WHERE e.successor = ANY (ARRAY (SELECT id FROM old))
+)
+DELETE FROM tickwright.workflow_nodes n WHERE n.id = ANY (ARRAY (SELECT id FROM old));
+
+-- name: delete_workflows
+-- Delete at most $2 workflows that ended longer than $1 ago and have no nodes left; and those that were inside of them. Indexes: workflows_ended,
+-- workflows_root.
+DELETE FROM tickwright.workflows w
+ WHERE w.root_id = ANY (ARRAY (SELECT o.id FROM tickwright.workflows o
+                                WHERE o.ended_at < clock_timestamp() - $1::interval AND o.parent_id IS NULL
+                                  AND NOT EXISTS (SELECT FROM tickwright.workflow_nodes n WHERE n.root_id = o.id)
+                                ORDER BY o.ended_at LIMIT $2));

@@ -5,9 +5,9 @@ outcome. :class:`OutcomeRecorder` decides what follows: completed, retried after
 :class:`ResultWriter` collects these results and writes them.
 
 The first result after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``, or for
-``SOON_S`` once one of them carries a value or is of a workflow. So a crash loses the record of at most that much work, which runs
-again. While the database is unavailable, results wait until the
-lease is lost. Then other workers own these jobs, and the results are dropped and counted.
+``SOON_S`` once one of them carries a value or is of a workflow. So a crash loses the record of at most that much work,
+which runs again. While the database is unavailable, results wait until the lease is lost. Then other workers own these
+jobs, and the results are dropped and counted.
 
 A program may lock rows of running jobs in a transaction of its own, for any time. A write that meets such a row waits
 for it, with all other results in it. After such a wait, writes skip locked rows for a minute, at the cost of one more

@@ -13,21 +13,20 @@ from typing import Any
 from tickwright.capabilities.jobs.admin.search import read_rows
 from tickwright.capabilities.jobs.workflows.explain import NAMED_MAX, explain_workflow
 from tickwright.capabilities.jobs.workflows.graph import Graph, GraphBuilder
-from tickwright.capabilities.jobs.workflows.views import (
+from tickwright.capabilities.jobs.workflows.graph_views import (
     GraphEdge,
     GraphGroup,
+    GraphNode,
+    GraphNodeDetail,
     GraphView,
-    NodeDetail,
-    NodeView,
     WorkflowDetail,
     WorkflowExplanation,
     WorkflowPage,
-    WorkflowView,
-    node_view,
-    workflow_fields,
+    graph_node,
 )
+from tickwright.capabilities.jobs.workflows.views import WorkflowView
 from tickwright.domain.errors import Rejected
-from tickwright.ports.views import Page
+from tickwright.ports.views import Page, view
 from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Pool
 from tickwright.store.queries import filled, load
@@ -88,13 +87,13 @@ class WorkflowReader:
         found = read_rows(rows, READ_MAX, limit, down=True)
         read = await self._pool.fetch(SQL["get_many"], found.ids) if found.ids else []
         more = None if found.position is None else await self._cursors.make(found.position, *listing)
-        return WorkflowPage([WorkflowView(**workflow_fields(row)) for row in read], more, found.searched)
+        return WorkflowPage([view(WorkflowView, row) for row in read], more, found.searched)
 
     async def detail(self, workflow_id: int) -> WorkflowDetail:
         """Return one workflow with its jobs by state."""
         row = await self._row(workflow_id)
         counts = await self._counts(row)
-        return WorkflowDetail(**workflow_fields(row), states=dict(counts))
+        return view(WorkflowDetail, row, states=dict(counts))
 
     async def graph(self, workflow_id: int) -> GraphView:
         """Return the collapsed graph: at most 200 groups, with their nodes by state."""
@@ -138,7 +137,7 @@ class WorkflowReader:
         *,
         cursor: str | None = None,
         limit: int = LIMIT_DEFAULT,
-    ) -> Page[NodeView]:
+    ) -> Page[GraphNode]:
         """Return one page of the nodes, in the order of the definition.
 
         Args:
@@ -166,11 +165,11 @@ class WorkflowReader:
             some = {one["id"] for one in named}
             found = (node_id for node_id in found if node_id in some)
         ids = [node_id for node_id, _ in zip(found, range(limit + 1), strict=False)]
-        items = [node_view(one) for one in await self._nodes(ids[:limit])]
+        items = [graph_node(one) for one in await self._nodes(ids[:limit])]
         more = await self._cursors.make(ids[limit - 1], *listing) if len(ids) > limit else None
         return Page(items, more)
 
-    async def node(self, workflow_id: int, node_id: int) -> NodeDetail:
+    async def node(self, workflow_id: int, node_id: int) -> GraphNodeDetail:
         """Return a node with what it waits for and what waits for it.
 
         Raises:
@@ -183,15 +182,15 @@ class WorkflowReader:
         own = row if node["workflow_id"] == row["id"] else await self._row(node["workflow_id"])
         before = await fetch_page(self._pool, SQL["predecessors"], node_id, NEIGHBOURS_MAX)
         behind = await fetch_page(self._pool, SQL["successors"], node_id, NEIGHBOURS_MAX)
-        shown = {name: node[name] for name in NodeView.__struct_fields__}
-        return NodeDetail(
+        shown = {name: node[name] for name in GraphNode.__struct_fields__}
+        return GraphNodeDetail(
             **shown,
             root_id=node["root_id"],
             workflow_name=own["name"],
-            predecessors=[node_view(one) for one in before],
+            predecessors=[graph_node(one) for one in before],
             predecessors_total=before[0]["total"] if before else 0,
             predecessors_not_completed=before[0]["not_completed"] if before else 0,
-            successors=[node_view(one) for one in behind],
+            successors=[graph_node(one) for one in behind],
             successors_total=behind[0]["total"] if behind else 0,
         )
 

@@ -1,16 +1,24 @@
 """Workflows for programs, the API and the command line: add, read, cancel, retry."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import asyncpg
 
 from tickwright.capabilities.jobs.enqueue import HELD_FOR, TypeCatalog
 from tickwright.capabilities.jobs.workflows.definition import WorkflowDefinition, definition_json, refusal
-from tickwright.store.pool import Pool
+from tickwright.capabilities.jobs.workflows.views import NodeResult, NodeView, WorkflowAction, WorkflowView
+from tickwright.domain.errors import Rejected
+from tickwright.domain.strict_json import decode_stored
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Page, view
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
+from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.jobs.sql", "workflows.sql")
+RESULTS_AT_ONCE = 500
 
 
 class Workflows:
@@ -22,6 +30,7 @@ class Workflows:
 
     def __init__(self, pool: Pool, types: TypeCatalog) -> None:
         self._pool, self._types = pool, types
+        self._cursors = Cursors(pool)
 
     async def add(self, definition: WorkflowDefinition, *, connection: Any = None) -> int:
         """Add a workflow and return its id; that of the existing one where its key is known.
@@ -51,3 +60,116 @@ class Workflows:
     async def node_ids(self, workflow_id: int, *, connection: Any = None) -> Sequence[Any]:
         """Return the id and the name of each node, inner workflows first, each in the order of its definition."""
         return await (connection or self._pool).fetch(SQL["ids"], workflow_id)  # type: ignore[no-any-return]
+
+    async def get(self, workflow_id: int) -> WorkflowView:
+        """Return a workflow."""
+        return await self._get(self._pool, workflow_id)
+
+    async def page(
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[WorkflowView]:
+        """Return one page of outermost workflows, newest first.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit, listing = checked_limit(limit), ("workflows", state, name)
+        before = NEWEST if cursor is None else await self._cursors.read(cursor, int, *listing)
+        rows = await fetch_page(self._pool, SQL["list"], before, state, name, limit + 1)
+        items = [view(WorkflowView, row) for row in rows[:limit]]
+        more = await self._cursors.make(items[-1].id, *listing) if len(rows) > limit else None
+        return Page(items, more)
+
+    async def nodes(self, workflow_id: int, *, cursor: str | None = None, limit: int = LIMIT_DEFAULT) -> Page[NodeView]:
+        """Return one page of the nodes of a workflow and of those inside of it, in the order of its definition.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit, listing = checked_limit(limit), ("workflow-nodes", workflow_id)
+        after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
+        rows = await fetch_page(self._pool, SQL["nodes"], workflow_id, after, limit + 1)
+        if not rows:
+            await self.get(workflow_id)
+        items = [view(NodeView, row) for row in rows[:limit]]
+        more = await self._cursors.make(items[-1].id, *listing) if len(rows) > limit else None
+        return Page(items, more)
+
+    async def results_page(self, job_id: int, *, after: int = 0, limit: int = LIMIT_DEFAULT) -> list[NodeResult]:
+        """Return results of the jobs that a job waited for, by their ids, behind the id ``after``."""
+        rows = await self._pool.fetch(SQL["results"], job_id, after, checked_limit(limit))
+        return [
+            NodeResult(id=row[0], name=row[1], status=row[2], result=None if row[3] is None else decode_stored(row[3]))
+            for row in rows
+        ]
+
+    async def results_of(self, job_id: int) -> AsyncIterator[NodeResult]:
+        """Yield the results of all jobs that a job waited for, by their ids; however many, they are read in pages."""
+        after = 0
+        while page := await self.results_page(job_id, after=after, limit=RESULTS_AT_ONCE):
+            for one in page:
+                yield one
+            after = page[-1].id
+
+    async def cancel(self, workflow_id: int, *, caller: Caller, from_job: int | None = None) -> WorkflowAction:
+        """Cancel a workflow and those inside of it; or ``from_job`` and all that come after it.
+
+        Jobs that wait or are pending end at once. Workers are asked to stop the running ones; the workflow ends when
+        those have ended.
+
+        Raises:
+            Rejected: ``workflow_ended`` (409); ``workflow_unknown_job`` (404). Permanent.
+        """
+        return await self._act("cancel", "cancelled", workflow_id, caller, from_job)
+
+    async def retry(self, workflow_id: int, *, caller: Caller, from_job: int | None = None) -> WorkflowAction:
+        """Run again what did not complete: of a workflow and those inside of it; or ``from_job`` and all after it.
+
+        Jobs keep their ids and get all their attempts; completed ones stay as they are. A deadline that is over no
+        longer counts.
+
+        Raises:
+            Rejected: ``workflow_nothing_to_retry`` (409); ``workflow_unknown_job`` (404); ``workflow_history_gone``: a
+                day of history with a job of it is dropped. Permanent.
+        """
+        return await self._act("retry", "retried", workflow_id, caller, from_job)
+
+    async def _act(
+        self, action: str, outcome: str, workflow_id: int, caller: Caller, from_job: int | None
+    ) -> WorkflowAction:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._get(connection, workflow_id)
+            if action == "cancel" and before.ended_at is not None:
+                text = f"workflow {workflow_id} has ended: it is {before.state}"
+                raise Rejected("workflow_ended", text, status=409, state=before.state)
+            if from_job is not None:
+                node = await connection.fetchrow(SQL["of_job"], from_job)
+                if node is None or node["root_id"] != before.root_id:
+                    text = f"job {from_job} is not of workflow {workflow_id}"
+                    raise Rejected("workflow_unknown_job", text, status=404, field="job")
+            try:
+                jobs = await connection.fetchval(SQL[action], workflow_id, from_job)
+            except asyncpg.CheckViolationError as error:
+                raise refusal(error) or error from error
+            if action == "retry" and not jobs:
+                text = f"workflow {workflow_id} has no job that failed, was cancelled or skipped there"
+                raise Rejected("workflow_nothing_to_retry", text, status=409)
+            after = {"jobs": jobs, "job": from_job}
+            subject = f"workflow:{workflow_id}"
+            await write_audit(
+                connection, caller, f"workflows.{action}", subject, before={"state": before.state}, after=after
+            )
+        return WorkflowAction(id=workflow_id, state=(await self.get(workflow_id)).state, outcome=outcome, jobs=jobs)
+
+    @staticmethod
+    async def _get(connection: Connection | Pool, workflow_id: int) -> WorkflowView:
+        row = await connection.fetchrow(SQL["get"], workflow_id)
+        if row is None:
+            text = f"there is no workflow {workflow_id}, or it ended longer than seven days ago"
+            raise Rejected("workflow_not_found", text, status=404)
+        return view(WorkflowView, row)

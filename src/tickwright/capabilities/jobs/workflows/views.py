@@ -1,23 +1,25 @@
-"""Workflows as operators see them."""
+"""Workflows and their nodes as callers see them."""
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from tickwright.ports.views import Reason
+from tickwright.ports.views import UserData
 
 
 class WorkflowView(msgspec.Struct, kw_only=True):
-    """A workflow in a list.
+    """A workflow.
 
     Attributes:
-        root_id: The outermost workflow; ``parent_id``: the one that it is directly inside of.
-        state: ``running``, ``completed``, ``failed`` or ``cancelled``.
-        nodes: Its jobs and the workflows directly inside of it.
-        open: How many of these have not ended.
-        reason: ``deadline`` where that ended it.
+        root_id: The outermost workflow that it is in; itself otherwise.
+        parent_id: The workflow that it is in; ``None`` for an outermost one.
+        state: ``running``, ``completed`` (every job completed or was skipped), ``failed`` or ``cancelled``.
+        nodes: Its jobs and the workflows in it.
+        open: Those that have not ended.
+        failed: Those that failed.
+        cancelled: Those that were cancelled.
+        reason: Why it was cancelled: ``deadline``, or ``cancelled``.
     """
 
     id: int
@@ -37,120 +39,56 @@ class WorkflowView(msgspec.Struct, kw_only=True):
     reason: str | None
 
 
-class WorkflowPage(msgspec.Struct):
-    """One page of workflows; ``searched`` rows were read. A page may be short or empty and still have a ``next``."""
-
-    items: list[WorkflowView]
-    next: str | None = None
-    searched: int = 0
-
-
-class WorkflowDetail(WorkflowView, kw_only=True):
-    """A workflow with its jobs by state, those of the workflows inside of it included."""
-
-    states: dict[str, int]
-
-
-class CreatedWorkflow(msgspec.Struct):
-    """The added workflow; ``created`` is false when an earlier request with its key added it."""
-
-    id: int
-    created: bool
-
-
-class GraphGroup(msgspec.Struct, kw_only=True):
-    """Nodes of one kind that wait for the same.
-
-    Attributes:
-        id: The lowest id of its nodes. It does not change, so that it names the group in requests.
-        kind: The task type; of inner workflows the name with ``#`` for numbers; empty for a range of all types.
-        within: The names of the inner workflows around it, the outermost first.
-        name: Of the only node.
-        level: The longest way to it, from 0; ``last_level`` where it is a range.
-        states: How many of its nodes are in which state.
-    """
-
-    id: int
-    kind: str
-    within: list[str]
-    is_workflow: bool
-    name: str | None
-    level: int
-    last_level: int
-    nodes: int
-    states: dict[str, int]
-
-
-class GraphEdge(msgspec.Struct):
-    """A group that waits for another one."""
-
-    from_id: int
-    to_id: int
-
-
-class GraphView(msgspec.Struct, kw_only=True):
-    """The graph of a workflow in at most 200 groups and 2,000 edges.
-
-    Attributes:
-        is_coarse: Groups are ranges of levels, because there are too many kinds of nodes.
-        edges_cut: There are more edges.
-    """
-
-    id: int
-    name: str
-    state: str
-    nodes: int
-    groups: list[GraphGroup]
-    edges: list[GraphEdge]
-    is_coarse: bool
-    edges_cut: bool
-
-
 class NodeView(msgspec.Struct, kw_only=True):
-    """A node: a job, or an inner workflow.
+    """A node of a workflow: a job, or a workflow in it, which has its id.
 
     Attributes:
-        status: ``waiting``, ``pending``, ``processing``, ``completed``, ``failed``, ``cancelled`` or ``skipped``; an
-            inner workflow is ``running`` before its end.
-        on_failed: What it does where a node that it waits for does not complete: ``cancel``, ``wait``, ``run`` or
-            ``only``.
+        status: ``waiting``, ``pending``, ``processing``, ``completed``, ``failed``, ``cancelled`` or ``skipped``; of a
+            workflow ``running`` until it ends.
+        waits_for: For how many nodes it still waits.
+        after: The first of the nodes that it waits for, by id; at most 100.
+        after_count: How many there are in total.
     """
 
     id: int
-    name: str
-    task_type: str | None
     workflow_id: int
+    name: str
     is_workflow: bool
+    task_type: str | None
     status: str
     on_failed: str
+    waits_for: int
+    after: list[int]
+    after_count: int
 
 
-class NodeDetail(NodeView, kw_only=True):
-    """A node with its neighbours, at most 100 of each side: first those that failed, then those that have not ended."""
+class NodeResult(msgspec.Struct, UserData, kw_only=True):
+    """What a predecessor of a job returned.
 
-    root_id: int
-    workflow_name: str
-    predecessors: list[NodeView]
-    predecessors_total: int
-    predecessors_not_completed: int
-    successors: list[NodeView]
-    successors_total: int
+    Attributes:
+        status: How it ended.
+        result: Decoded; ``None`` where it returned none, or did not complete.
+    """
 
-
-class WorkflowExplanation(msgspec.Struct):
-    """Why a workflow is in its state, and what it waits for now."""
+    USER_DATA: ClassVar[tuple[str, ...]] = ("result",)
 
     id: int
-    status: str
-    summary: str
-    reasons: list[Reason]
+    name: str
+    status: str | None
+    result: Any
+    payload_hidden: bool = False
 
 
-def workflow_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of :class:`WorkflowView` of a row."""
-    return {name: row[name] for name in WorkflowView.__struct_fields__}
+class WorkflowAction(msgspec.Struct, kw_only=True):
+    """What an action did.
 
+    Attributes:
+        outcome: ``cancelled``: jobs that waited or were pending have ended, and running ones are asked to stop; or
+            ``retried``.
+        jobs: How many jobs it concerns.
+    """
 
-def node_view(row: Mapping[str, Any]) -> NodeView:
-    """Return a row as a node."""
-    return NodeView(**{name: row[name] for name in NodeView.__struct_fields__})
+    id: int
+    state: str
+    outcome: str
+    jobs: int

@@ -33,8 +33,11 @@ CREATE TABLE tickwright.workflows (
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX workflows_key ON tickwright.workflows (key) WHERE key IS NOT NULL;
 CREATE INDEX workflows_parent ON tickwright.workflows (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX workflows_running ON tickwright.workflows (id) WHERE ended_at IS NULL AND parent_id IS NULL;
+CREATE INDEX workflows_outermost ON tickwright.workflows (id) WHERE parent_id IS NULL;
 CREATE INDEX workflows_root ON tickwright.workflows (root_id, id);
-CREATE INDEX workflows_deadline ON tickwright.workflows (deadline_at) WHERE deadline_at IS NOT NULL AND ended_at IS NULL;
+CREATE INDEX workflows_deadline ON tickwright.workflows (deadline_at) WHERE deadline_at IS NOT NULL AND ended_at IS NULL AND cancelled_at IS NULL;
+CREATE INDEX workflows_cancelled ON tickwright.workflows (cancelled_at) WHERE cancelled_at IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX workflows_ended ON tickwright.workflows (ended_at) WHERE ended_at IS NOT NULL AND parent_id IS NULL;
 COMMENT ON TABLE tickwright.workflows IS 'Workflows and the workflows inside of them. Their ids are of the sequence of jobs: a node is a job or an inner workflow.';
 COMMENT ON COLUMN tickwright.workflows.root_id IS 'The outermost workflow. Its row is locked by every change of the whole.';
@@ -258,6 +261,7 @@ CREATE FUNCTION tickwright.release_waiting(ids bigint[]) RETURNS bigint[] LANGUA
 DECLARE
   free bigint[];
   unfit bigint[];
+  retried record;
 BEGIN
   SELECT array_agg(f.id) INTO free
     FROM (SELECT w.id FROM ONLY tickwright.scheduled_tasks_waiting w WHERE w.id = ANY (ids) FOR UPDATE SKIP LOCKED) AS f;
@@ -271,6 +275,8 @@ BEGIN
   IF unfit IS NOT NULL THEN
     PERFORM tickwright.end_waiting(unfit, array_fill('failed'::text, ARRAY[cardinality(unfit)]));
   END IF;
+  SELECT array_agg(w.id) AS ids, array_agg(w.fence) AS fences, array_agg(w.edits) AS edits INTO retried
+    FROM ONLY tickwright.scheduled_tasks_waiting w WHERE w.id = ANY (free) AND (w.fence > 0 OR w.edits IS NOT NULL);
   WITH gone AS (
     DELETE FROM ONLY tickwright.scheduled_tasks_waiting w WHERE w.id = ANY (free) RETURNING w.*
   )
@@ -282,6 +288,10 @@ BEGIN
          CASE WHEN n.arguments IS NULL THEN g.payload ELSE tickwright.with_results(g.payload, n.arguments) END, g.max_attempts, g.error_message,
          g.created_at, g.priority, g.timeout_ms, g.expires_at, g.attempt_errors, g.traceparent, g.tags, g.metadata, g.awaited, g.workflow_id
     FROM gone g CROSS JOIN LATERAL (SELECT o.delay, o.arguments FROM tickwright.workflow_nodes o WHERE o.id = g.id LIMIT 1) AS n;
+  IF retried.ids IS NOT NULL THEN                 -- an insert has a fence of 0
+    UPDATE ONLY tickwright.scheduled_tasks t SET fence = u.fence, edits = u.edits
+      FROM unnest(retried.ids, retried.fences, retried.edits) AS u (id, fence, edits) WHERE t.id = u.id AND t.id = ANY (retried.ids);
+  END IF;
   RETURN unfit;
 END $$;
 COMMENT ON FUNCTION tickwright.release_waiting(bigint[]) IS
@@ -314,6 +324,9 @@ CREATE FUNCTION tickwright.end_waiting(ids bigint[], statuses text[]) RETURNS vo
 DECLARE
   free bigint[];
 BEGIN
+  IF coalesce(cardinality(ids), 0) = 0 THEN
+    RETURN;
+  END IF;
   SELECT array_agg(f.id) INTO free
     FROM (SELECT w.id FROM ONLY tickwright.scheduled_tasks_waiting w WHERE w.id = ANY (ids) FOR UPDATE SKIP LOCKED) AS f;
   IF cardinality(free) IS DISTINCT FROM cardinality(ids) THEN
@@ -383,6 +396,230 @@ BEGIN
 END $$;
 CREATE TRIGGER scheduled_tasks_waiting_finished AFTER UPDATE OF status ON tickwright.scheduled_tasks_waiting FOR EACH ROW
   WHEN (NEW.status = 'cancelled') EXECUTE FUNCTION tickwright.retire_waiting_job();
+
+------------------------------------------------------------------------------------------------ what operators do
+CREATE FUNCTION tickwright.cancel_nodes(ids bigint[]) RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  waiting bigint[];
+  live integer;
+BEGIN
+  SELECT array_agg(n.id) INTO waiting
+    FROM tickwright.workflow_nodes n
+   WHERE n.id = ANY (ids) AND n.status IS NULL AND EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks_waiting w WHERE w.id = n.id);
+  IF waiting IS NOT NULL THEN
+    PERFORM tickwright.end_waiting(waiting, array_fill('cancelled'::text, ARRAY[cardinality(waiting)]));
+    PERFORM tickwright.end_nodes(waiting, array_fill('cancelled'::text, ARRAY[cardinality(waiting)]));
+  END IF;
+  UPDATE ONLY tickwright.scheduled_tasks t SET status = 'cancelled'
+   WHERE t.id = ANY (ARRAY (SELECT o.id FROM ONLY tickwright.scheduled_tasks o
+                             WHERE o.id = ANY (ids) AND o.cancel_requested_at IS NULL ORDER BY o.id FOR UPDATE SKIP LOCKED));
+  GET DIAGNOSTICS live = ROW_COUNT;
+  RETURN coalesce(cardinality(waiting), 0) + live;
+END $$;
+COMMENT ON FUNCTION tickwright.cancel_nodes(bigint[]) IS
+  'Cancel nodes of locked workflows: waiting and pending jobs end, running ones are asked to. A live job that is locked stays. Returns how many.';
+
+CREATE FUNCTION tickwright.inside_of(wanted bigint) RETURNS SETOF bigint LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE inside AS (
+    SELECT w.id FROM tickwright.workflows w WHERE w.id = wanted
+    UNION ALL
+    SELECT w.id FROM inside i CROSS JOIN LATERAL (SELECT o.id FROM tickwright.workflows o WHERE o.parent_id = i.id OFFSET 0) AS w
+  )
+  SELECT id FROM inside
+$$;
+COMMENT ON FUNCTION tickwright.inside_of(bigint) IS 'A workflow, and all inside of it.';
+
+CREATE FUNCTION tickwright.nodes_of(wanted bigint, from_node bigint) RETURNS bigint[] LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  ids bigint[];
+BEGIN
+  IF from_node IS NULL THEN
+    SELECT array_agg(n.id) INTO ids
+      FROM tickwright.workflows w
+     CROSS JOIN LATERAL (SELECT o.id, o.workflow_id FROM tickwright.workflow_nodes o
+                          WHERE o.id > w.root_id AND o.id <= (SELECT r.last_id FROM tickwright.workflows r WHERE r.id = w.root_id)
+                            AND o.root_id = w.root_id AND NOT o.is_workflow OFFSET 0) AS n
+     WHERE w.id = wanted AND n.workflow_id = ANY (ARRAY (SELECT tickwright.inside_of(wanted)));
+  ELSE
+    WITH RECURSIVE reached AS (
+      SELECT from_node AS id
+      UNION
+      SELECT g.id FROM reached r CROSS JOIN LATERAL (
+        SELECT e.successor AS id FROM tickwright.workflow_edges e WHERE e.predecessor = r.id
+        UNION ALL
+        SELECT n.workflow_id FROM tickwright.workflow_nodes n WHERE n.id = r.id AND n.workflow_id <> n.root_id) AS g
+    )
+    SELECT array_agg(r.id) INTO ids FROM reached r WHERE EXISTS (SELECT FROM tickwright.workflow_nodes n WHERE n.id = r.id AND NOT n.is_workflow);
+  END IF;
+  RETURN ids;
+END $$;
+COMMENT ON FUNCTION tickwright.nodes_of IS 'The jobs of a workflow and of those inside of it; or a job, and all that come after it.';
+
+CREATE FUNCTION tickwright.cancel_workflow(wanted bigint, from_node bigint, why text) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+  PERFORM tickwright.lock_workflows(ARRAY[wanted]);
+  IF from_node IS NULL THEN
+    UPDATE tickwright.workflows w SET cancelled_at = coalesce(w.cancelled_at, clock_timestamp()), reason = coalesce(w.reason, why)
+     WHERE w.id = ANY (ARRAY (SELECT tickwright.inside_of(wanted))) AND w.ended_at IS NULL;
+  END IF;
+  RETURN tickwright.cancel_nodes(tickwright.nodes_of(wanted, from_node));
+END $$;
+COMMENT ON FUNCTION tickwright.cancel_workflow IS 'Cancel a workflow and those inside of it; or a job of it, and all that come after it. Returns how many jobs.';
+
+CREATE FUNCTION tickwright.settle_nodes(ids bigint[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  acts text[];
+  waits integer[];
+  ready bigint[];
+  over bigint[];
+  over_statuses text[];
+  unfit bigint[];
+BEGIN
+  SELECT array_agg(n.id), array_agg(p.open + CASE WHEN n.on_failed = 'wait' THEN p.bad ELSE 0 END),
+         array_agg(CASE n.on_failed WHEN 'cancel' THEN CASE WHEN p.bad > 0 THEN 'cancelled' WHEN p.skipped > 0 THEN 'skipped' WHEN p.open = 0 THEN 'ready' END
+                                    WHEN 'wait' THEN CASE WHEN p.skipped > 0 THEN 'skipped' WHEN p.open + p.bad = 0 THEN 'ready' END
+                                    WHEN 'run' THEN CASE WHEN p.open = 0 THEN 'ready' END
+                                    ELSE CASE WHEN p.bad > 0 THEN 'ready' WHEN p.open = 0 THEN 'skipped' END END)
+    INTO ids, waits, acts
+    FROM tickwright.workflow_nodes n
+   CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE q.status IS NULL) AS open, count(*) FILTER (WHERE q.status IN ('failed', 'cancelled')) AS bad,
+                              count(*) FILTER (WHERE q.status = 'skipped') AS skipped
+                         FROM tickwright.workflow_edges e
+                        CROSS JOIN LATERAL (SELECT o.status FROM tickwright.workflow_nodes o WHERE o.id = e.predecessor LIMIT 1) AS q
+                        WHERE e.successor = n.id) AS p
+   WHERE n.id = ANY (ids) AND n.status IS NULL AND EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks_waiting w WHERE w.id = n.id);
+  UPDATE tickwright.workflow_nodes n SET waits_for = u.waits_for FROM unnest(ids, waits) AS u (id, waits_for) WHERE n.id = u.id AND n.id = ANY (ids);
+  SELECT array_agg(u.id) FILTER (WHERE u.act = 'ready'), coalesce(array_agg(u.id) FILTER (WHERE u.act <> 'ready'), '{}'),
+         coalesce(array_agg(u.act) FILTER (WHERE u.act <> 'ready'), '{}')
+    INTO ready, over, over_statuses FROM unnest(ids, acts) AS u (id, act);
+  IF ready IS NOT NULL THEN
+    unfit := coalesce(tickwright.release_waiting(ready), '{}');
+    over := over || unfit;
+    over_statuses := over_statuses || array_fill('failed'::text, ARRAY[cardinality(unfit)]);
+  END IF;
+  PERFORM tickwright.end_waiting(over, over_statuses);
+  PERFORM tickwright.end_nodes(over, over_statuses);
+END $$;
+COMMENT ON FUNCTION tickwright.settle_nodes(bigint[]) IS 'Decide about waiting nodes of locked workflows by the states of all that they wait for.';
+
+CREATE FUNCTION tickwright.reopen_nodes(ids bigint[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+  found bigint[];
+  inner_ids bigint[];
+  of_workflows bigint[];
+BEGIN
+  SELECT array_agg(n.workflow_id) INTO of_workflows FROM tickwright.workflow_nodes n WHERE n.id = ANY (ids);
+  IF of_workflows IS NULL THEN
+    RETURN;
+  END IF;
+  PERFORM tickwright.lock_workflows(of_workflows);
+  found := ids;
+  WHILE cardinality(found) > 0 LOOP
+    WITH opened AS (
+      UPDATE tickwright.workflow_nodes n SET status = NULL WHERE n.id = ANY (found) AND n.status IS NOT NULL RETURNING n.workflow_id
+    )
+    SELECT array_agg(DISTINCT o.workflow_id) INTO of_workflows FROM opened o;
+    ids := ids || found;
+    WITH counted AS (
+      SELECT w.id, w.ended_at, c.*
+        FROM tickwright.workflows w
+       CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE n.status IS NULL) AS open, count(*) FILTER (WHERE n.status = 'failed') AS failed,
+                                  count(*) FILTER (WHERE n.status = 'cancelled') AS cancelled
+                             FROM tickwright.workflow_nodes n
+                            WHERE n.id > w.root_id AND n.id <= (SELECT r.last_id FROM tickwright.workflows r WHERE r.id = w.root_id)
+                              AND n.root_id = w.root_id AND n.workflow_id = w.id) AS c
+       WHERE w.id = ANY (of_workflows)
+    ), reopened AS (
+      UPDATE tickwright.workflows w
+         SET open = c.open, failed = c.failed, cancelled = c.cancelled, state = 'running', ended_at = NULL, cancelled_at = NULL, reason = NULL,
+             deadline_at = CASE WHEN w.deadline_at > clock_timestamp() THEN w.deadline_at END
+        FROM counted c WHERE w.id = c.id AND w.id = ANY (of_workflows)
+      RETURNING w.id, w.parent_id, c.ended_at
+    )
+    SELECT array_agg(r.id) INTO inner_ids FROM reopened r WHERE r.parent_id IS NOT NULL AND r.ended_at IS NOT NULL;
+    found := inner_ids;
+  END LOOP;
+  PERFORM tickwright.settle_nodes(ARRAY (
+    SELECT u.id FROM unnest(ids) AS u (id)
+     UNION
+    SELECT s.id FROM unnest(ids) AS u (id) CROSS JOIN LATERAL tickwright.open_successors(u.id) AS s));
+END $$;
+COMMENT ON FUNCTION tickwright.reopen_nodes(bigint[]) IS 'Ended nodes whose jobs are back run again, and so do their workflows; what waits for them waits again.';
+
+CREATE FUNCTION tickwright.retry_workflow(wanted bigint, from_node bigint) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+  ids bigint[];
+  former record;
+BEGIN
+  PERFORM tickwright.lock_workflows(ARRAY[wanted]);
+  SELECT array_agg(n.id) INTO ids FROM tickwright.workflow_nodes n
+   WHERE n.id = ANY (tickwright.nodes_of(wanted, from_node)) AND n.status IN ('failed', 'cancelled', 'skipped');
+  IF ids IS NULL THEN
+    RETURN 0;
+  END IF;
+  SELECT array_agg(t.id) AS ids, array_agg(t.fence) AS fences, array_agg(t.edits) AS edits INTO former
+    FROM tickwright.scheduled_tasks t WHERE t.id = ANY (ids) AND t.status IN ('failed', 'cancelled');
+  IF cardinality(former.ids) IS DISTINCT FROM cardinality(ids) THEN
+    PERFORM tickwright.refuse_workflow('history_gone', 'the history of some of its jobs is gone; add the workflow again');
+  END IF;
+  WITH gone AS (
+    DELETE FROM tickwright.scheduled_tasks t WHERE t.id = ANY (ids) AND t.status IN ('failed', 'cancelled') RETURNING t.*
+  )
+  INSERT INTO tickwright.scheduled_tasks_waiting
+         (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at, attempt_errors, traceparent,
+          tags, metadata, workflow_id)
+  OVERRIDING SYSTEM VALUE
+  SELECT g.id, g.execute_at, g.task_type, g.payload, g.max_attempts, g.error_message, g.created_at, g.priority, g.timeout_ms, g.expires_at,
+         g.attempt_errors, g.traceparent, g.tags, g.metadata, n.workflow_id
+    FROM gone g CROSS JOIN LATERAL (SELECT o.workflow_id FROM tickwright.workflow_nodes o WHERE o.id = g.id LIMIT 1) AS n;
+  UPDATE ONLY tickwright.scheduled_tasks_waiting w SET fence = u.fence, edits = u.edits
+    FROM unnest(former.ids, former.fences, former.edits) AS u (id, fence, edits) WHERE w.id = u.id AND w.id = ANY (ids) AND (u.fence > 0 OR u.edits IS NOT NULL);
+  PERFORM tickwright.reopen_nodes(ids);
+  RETURN cardinality(ids);
+END $$;
+COMMENT ON FUNCTION tickwright.retry_workflow IS
+  'Run again what did not complete: of a workflow and those inside of it, or a job and all that come after it. Returns how many jobs.';
+
+CREATE FUNCTION tickwright.sweep_workflows(most integer) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+  one record;
+  done integer := 0;
+BEGIN
+  FOR one IN SELECT w.id, w.root_id FROM tickwright.workflows w
+              WHERE w.deadline_at <= clock_timestamp() AND w.ended_at IS NULL AND w.cancelled_at IS NULL
+              ORDER BY w.deadline_at LIMIT most LOOP
+    CONTINUE WHEN NOT tickwright.try_lock_workflow(one.root_id);
+    PERFORM tickwright.cancel_workflow(one.id, NULL, 'deadline');
+    done := done + 1;
+  END LOOP;
+  FOR one IN SELECT w.id, w.root_id FROM tickwright.workflows w
+              WHERE w.cancelled_at < clock_timestamp() - interval '2 seconds' AND w.ended_at IS NULL ORDER BY w.cancelled_at LIMIT most LOOP
+    CONTINUE WHEN NOT tickwright.try_lock_workflow(one.root_id);
+    PERFORM tickwright.cancel_nodes(tickwright.nodes_of(one.id, NULL));
+  END LOOP;
+  FOR one IN SELECT n.root_id, array_agg(n.id) AS ids, array_agg(n.status) AS statuses
+               FROM (SELECT o.* FROM tickwright.workflow_nodes o WHERE o.stalled ORDER BY o.id LIMIT most) AS n GROUP BY n.root_id LOOP
+    CONTINUE WHEN NOT tickwright.try_lock_workflow(one.root_id);
+    UPDATE tickwright.workflow_nodes n SET stalled = false WHERE n.id = ANY (one.ids) AND n.stalled;
+    PERFORM tickwright.end_waiting(array_agg(u.id), array_agg(u.status)) FROM unnest(one.ids, one.statuses) AS u (id, status)
+      WHERE u.status IS NOT NULL HAVING count(*) > 0;
+    PERFORM tickwright.settle_nodes(one.ids);
+    done := done + cardinality(one.ids);
+  END LOOP;
+  RETURN done;
+END $$;
+COMMENT ON FUNCTION tickwright.sweep_workflows(integer) IS
+  'Cancel workflows whose deadline is over, cancel again what was locked, and release what was locked. Returns how many.';
+
+CREATE FUNCTION tickwright.try_lock_workflow(root bigint) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM FROM tickwright.workflows w WHERE w.id = root FOR NO KEY UPDATE SKIP LOCKED;
+  RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION tickwright.try_lock_workflow(bigint) IS 'Lock an outermost workflow, unless it is locked.';
 
 ------------------------------------------------------------------------------------------------ new workflows
 CREATE FUNCTION tickwright.refuse_workflow(rule text, advice text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
