@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
     from tickwright.capabilities.jobs.results import JobResults, WorkflowResults
     from tickwright.capabilities.jobs.schedules.service import Schedules
-    from tickwright.capabilities.jobs.waits import JobWaits
+    from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
+    from tickwright.capabilities.jobs.workflows.reader import WorkflowReader
     from tickwright.capabilities.jobs.workflows.service import Workflows
     from tickwright.plugin.contract import Producer
     from tickwright.ports.session import Reclaim
@@ -54,6 +55,7 @@ class JobsPlugin(Plugin):
         "task-types": "tickwright.cli.commands.task_types",
         "dead-letters": "tickwright.cli.commands.dead_letters",
         "schedules": "tickwright.cli.commands.schedules",
+        "workflows": "tickwright.cli.commands.workflows",
     }
     parts: ClassVar = {
         "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
@@ -90,20 +92,6 @@ class JobsPlugin(Plugin):
             ports.on_close(made.aclose)
             return made
 
-        def workflow_results() -> "WorkflowResults":
-            from tickwright.capabilities.jobs.results import WorkflowResults
-            from tickwright.engine.wakeup.on_demand import DirectAccess
-
-            made = WorkflowResults(context.pool, ports.find(DirectAccess) or DirectAccess(None))
-            ports.on_close(made.aclose)
-            return made
-
-        def workflows() -> "Workflows":
-            from tickwright.capabilities.jobs.enqueue import Enqueuer
-            from tickwright.capabilities.jobs.workflows.service import Workflows
-
-            return Workflows(context.pool, ports.get(Enqueuer).types)
-
         def waits() -> "JobWaits":
             from tickwright.capabilities.jobs.results import JobResults
             from tickwright.capabilities.jobs.waits import JobWaits
@@ -125,11 +113,44 @@ class JobsPlugin(Plugin):
         ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
-        ports.offer("tickwright.capabilities.jobs.results:WorkflowResults", workflow_results)
-        ports.offer("tickwright.capabilities.jobs.workflows.service:Workflows", workflows)
         ports.offer("tickwright.capabilities.jobs.waits:JobWaits", waits)
         ports.offer("tickwright.capabilities.jobs.schedules.service:Schedules", schedules)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
+        self._provide_workflows(context)
+
+    @staticmethod
+    def _provide_workflows(context: Context) -> None:
+        ports = context.ports
+
+        def workflow_results() -> "WorkflowResults":
+            from tickwright.capabilities.jobs.results import WorkflowResults
+            from tickwright.engine.wakeup.on_demand import DirectAccess
+
+            made = WorkflowResults(context.pool, ports.find(DirectAccess) or DirectAccess(None))
+            ports.on_close(made.aclose)
+            return made
+
+        def workflows() -> "Workflows":
+            from tickwright.capabilities.jobs.enqueue import Enqueuer
+            from tickwright.capabilities.jobs.workflows.service import Workflows
+
+            return Workflows(context.pool, ports.get(Enqueuer).types)
+
+        def workflow_reader() -> "WorkflowReader":
+            from tickwright.capabilities.jobs.workflows.reader import WorkflowReader
+
+            return WorkflowReader(context.pool)
+
+        def workflow_waits() -> "WorkflowWaits":
+            from tickwright.capabilities.jobs.results import WorkflowResults
+            from tickwright.capabilities.jobs.waits import WorkflowWaits
+
+            return WorkflowWaits(ports.get(WorkflowResults))
+
+        ports.offer("tickwright.capabilities.jobs.results:WorkflowResults", workflow_results)
+        ports.offer("tickwright.capabilities.jobs.workflows.service:Workflows", workflows)
+        ports.offer("tickwright.capabilities.jobs.workflows.reader:WorkflowReader", workflow_reader)
+        ports.offer("tickwright.capabilities.jobs.waits:WorkflowWaits", workflow_waits)
 
     async def declare(self, context: Context) -> None:
         """Register the program's task types and schedules where no operator has set them up, and store the file's."""
@@ -210,11 +231,11 @@ class JobsPlugin(Plugin):
     def _start_api(context: Context, callers: Context) -> None:
         from tickwright.capabilities.jobs.metrics import remote_source
         from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
-        from tickwright.capabilities.jobs.waits import JobWaits
+        from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
 
         # on the pool of the loops, and with the process's listening connection
         remote = callers.ports.put(RemoteWorkers, context.ports.get(RemoteWorkers))
-        context.run(callers.ports.get(JobWaits), remote.claims)
+        context.run(callers.ports.get(JobWaits), callers.ports.get(WorkflowWaits), remote.claims)
         context.count(remote_source(remote.claims))
 
     @staticmethod
@@ -251,12 +272,17 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.rest import job_routes
         from tickwright.capabilities.jobs.schedules.rest import schedule_routes
         from tickwright.capabilities.jobs.schedules.service import Schedules
-        from tickwright.capabilities.jobs.waits import JobWaits
+        from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
+        from tickwright.capabilities.jobs.workflows.reader import WorkflowReader
+        from tickwright.capabilities.jobs.workflows.rest import workflow_routes
+        from tickwright.capabilities.jobs.workflows.service import Workflows
 
+        ports = context.ports
         return (
             job_routes(context.ports.get(JobService), context.ports.get(JobWaits), gate),
             figure_routes(TypeFigureReader(context.pool), gate),
             schedule_routes(context.ports.get(Schedules), gate),
+            workflow_routes(ports.get(Workflows), ports.get(WorkflowReader), ports.get(WorkflowWaits), gate),
             worker_routes(context.ports.get(RemoteWorkers), gate),
         )
 

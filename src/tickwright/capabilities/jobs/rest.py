@@ -243,7 +243,7 @@ def _waiting(router: APIRouter, service: JobService, waits: JobWaits, gate: Gate
         job = await service.get_raw(job_id)
         if time is None or job.status in FINAL:
             return answer(job)
-        ended = await _unless_gone(request, waits.wait(job_id, time, caller))
+        ended = await unless_gone(request, waits.wait(job_id, time, caller))
         with within(READ_S):  # the time of the request itself is over
             try:
                 job = await service.get_raw(job_id)
@@ -263,7 +263,7 @@ def _waiting(router: APIRouter, service: JobService, waits: JobWaits, gate: Gate
         return EventStream(waits.stream(job_id, caller, sight()), "job")
 
 
-async def _unless_gone(request: Request, waiting: Coroutine[Any, Any, JobState | None]) -> JobState | None:
+async def unless_gone(request: Request, waiting: Coroutine[Any, Any, JobState | None]) -> JobState | None:
     """Return the end of ``waiting``. Raises ``Abandoned`` as soon as the client has left."""
     wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(client_gone(request.receive))
     try:

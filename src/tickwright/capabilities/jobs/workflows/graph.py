@@ -100,7 +100,7 @@ class Graph:
 
 @dataclass(slots=True)
 class _Inner:
-    """A workflow that is being read: its place among the nodes, the groups in it, and the group of its end, once known."""
+    """A workflow that is being read: its place among the nodes, the groups in it, and the group of its end."""
 
     parent: int
     kind: str
@@ -145,9 +145,7 @@ class GraphBuilder:
                 self._inner[node_id] = _Inner(workflow_id, name, path, len(self._ids) - 1)
                 around.inner.append(node_id)
                 continue
-            waits = frozenset(
-                group for one in predecessors if (group := self._found(one)) != NO_GROUP
-            )
+            waits = frozenset(group for one in predecessors if (group := self._found(one)) != NO_GROUP)
             group = self._in_group((kind, around.path, False, waits), node_id)
             around.members.add(group)
             self._group_by_id[node_id] = self._group_of[-1] = group

@@ -57,6 +57,21 @@ class WorkflowFilter:
     created_to: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFilter:
+    """Which nodes of a workflow a list means.
+
+    Attributes:
+        states: All by default.
+        group_id: Of the graph.
+        begins: What the names begin with; among the first 10,000 of these.
+    """
+
+    states: tuple[str, ...] = ()
+    group_id: int | None = None
+    begins: str = ""
+
+
 class WorkflowReader:
     """Reads workflows; one per process and pool.
 
@@ -128,39 +143,26 @@ class WorkflowReader:
             edges_cut=graph.edges_cut,
         )
 
-    async def nodes(  # noqa: PLR0917  the parameters of the route
-        self,
-        workflow_id: int,
-        states: Sequence[str] = (),
-        group_id: int | None = None,
-        begins: str = "",
-        *,
-        cursor: str | None = None,
-        limit: int = LIMIT_DEFAULT,
+    async def nodes(
+        self, workflow_id: int, which: NodeFilter, *, cursor: str | None = None, limit: int = LIMIT_DEFAULT
     ) -> Page[GraphNode]:
-        """Return one page of the nodes, in the order of the definition.
-
-        Args:
-            workflow_id: The outermost, or an inner one.
-            states: Of the nodes; all by default.
-            group_id: Of the graph.
-            begins: What the names begin with; among the first 10,000 of these.
+        """Return one page of the nodes of a workflow, the outermost or an inner one, in the order of the definition.
 
         Raises:
             Rejected: ``group_not_found`` (404), ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
         limit = checked_limit(limit)
-        listing = ("nodes", workflow_id, sorted(states), group_id, begins)
+        listing = ("nodes", workflow_id, list(which.states), which.group_id, which.begins)
         after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
         row = await self._row(workflow_id)
         graph = await self._graph_of(row)
-        group = None if group_id is None else graph.group_with(group_id)
-        if group_id is not None and group is None:
-            raise Rejected("group_not_found", f"workflow {workflow_id} has no group {group_id}", status=404)
-        found = graph.select(await self._letters(row), states, group, after)
-        if begins:
+        group = None if which.group_id is None else graph.group_with(which.group_id)
+        if which.group_id is not None and group is None:
+            raise Rejected("group_not_found", f"workflow {workflow_id} has no group {which.group_id}", status=404)
+        found = graph.select(await self._letters(row), which.states, group, after)
+        if which.begins:
             named = await fetch_page(
-                self._pool, SQL["named"], row["root_id"], begins, begins + AFTER_ALL, NAMED_NODES_MAX
+                self._pool, SQL["named"], row["root_id"], which.begins, which.begins + AFTER_ALL, NAMED_NODES_MAX
             )
             some = {one["id"] for one in named}
             found = (node_id for node_id in found if node_id in some)
@@ -216,7 +218,9 @@ class WorkflowReader:
         if not ids:
             return []
         errors = {row["id"]: row["error"] for row in await self._pool.fetch(SQL["job_errors"], ids)}
-        return [{"id": one["id"], "name": one["name"], "error": errors.get(one["id"])} for one in await self._nodes(ids)]
+        return [
+            {"id": one["id"], "name": one["name"], "error": errors.get(one["id"])} for one in await self._nodes(ids)
+        ]
 
     async def _row(self, workflow_id: int) -> Any:
         row = await self._pool.fetchrow(SQL["get"], workflow_id)
@@ -254,9 +258,7 @@ class WorkflowReader:
     async def _build(self, row: Any) -> Graph:
         builder, after = GraphBuilder(row["id"]), row["id"]
         while True:
-            rows = await fetch_page(
-                self._pool, SQL["structure"], row["root_id"], after, row["last_id"], NODES_AT_ONCE
-            )
+            rows = await fetch_page(self._pool, SQL["structure"], row["root_id"], after, row["last_id"], NODES_AT_ONCE)
             builder.add(rows)
             if len(rows) < NODES_AT_ONCE:
                 return builder.graph()
