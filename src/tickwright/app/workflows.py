@@ -123,7 +123,7 @@ class FlowPart:
         *args: Any,
         after: "Iterable[Dependency]",
         on_failed: OnFailed = "cancel",
-        name: str | None = None,
+        node: str | None = None,
         **kwargs: Any,
     ) -> Node[R]: ...
     @overload
@@ -133,7 +133,7 @@ class FlowPart:
         *,
         after: "Iterable[Dependency]" = (),
         on_failed: OnFailed = "cancel",
-        name: str | None = None,
+        node: str | None = None,
     ) -> Node[R]: ...
     def add(self, job: Any, *args: Any, **kwargs: Any) -> Node[Any]:
         """Add a job. A result of an earlier node is an argument by its ``value``; the job then waits for that node.
@@ -143,15 +143,17 @@ class FlowPart:
             args: Arguments of the handler.
             kwargs: Arguments of the handler; and ``after``: nodes that it waits for, added before it. ``on_failed``:
                 what it does where one of those does not complete: ``cancel``, ``wait``, ``run`` or ``only``.
-                ``name``: unique in the workflow; that of its type by default, with a number where that is taken.
+                ``node``: its name, unique in the
+                workflow; that of its type by default, with a number where that is taken. A handler with a parameter of
+                one of these names is added as a call.
 
         Raises:
             Rejected: ``invalid_arguments``; ``workflow_foreign_node``: a node of another workflow;
                 ``workflow_too_many``: more than 1,000 results in one argument; ``workflow_job_key``. Permanent.
         """
-        after, on_failed, name = kwargs.pop("after", ()), kwargs.pop("on_failed", "cancel"), kwargs.pop("name", None)
+        after, on_failed, node = kwargs.pop("after", ()), kwargs.pop("on_failed", "cancel"), kwargs.pop("node", None)
         made, results, returns = _as_job(self, job, args, kwargs)
-        made.name = self._root.name_for(name or made.task_type, chosen=name is not None)
+        made.name = self._root.name_for(node or made.task_type, chosen=node is not None)
         made.after, made.on_failed = self.names_of(after), on_failed
         if results:
             made.arguments = results

@@ -633,8 +633,6 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 DECLARE
   root bigint := nextval('tickwright.scheduled_tasks_id_seq');
   known bigint;
-  wrong text;
-  found record;
 BEGIN
   PERFORM tickwright.check_workflow(definition);
   IF definition ->> 'key' IS NOT NULL THEN
