@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ async def test_syntax_fields_and_size_are_refused_before_the_database_reads_them
     unknown.says(400, "unknown_field")
     (await api.operator.post(PATH, b'{"name": "x", "jobs": [')).says(400, "invalid_json")
     large = json.dumps({"name": "x", "jobs": [{"task_type": "noop", "payload": "x" * 10_485_760}]}).encode()
-    (await api.operator.post(PATH, large)).says(413, "body_too_large")
+    (await api.operator.post(PATH, BytesIO(large))).says(413, "body_too_large")
     (await api.viewer.post(PATH, ORDER)).says(403, "forbidden")
 
 
@@ -150,13 +151,22 @@ async def test_an_inner_workflow_is_not_listed_and_can_be_opened(api: RunningApi
     assert [one["id"] for one in (await api.viewer.get(PATH)).json["items"]] == [workflow_id]
     graph = (await api.viewer.get(f"{PATH}/{workflow_id}/graph")).json
     boxes = [(group["kind"], group["within"], group["nodes"], group["level"]) for group in graph["groups"]]
-    assert sorted(boxes) == [("noop", [], 1, 3), ("noop", ["ship-#"], 2, 0), ("noop", ["ship-#"], 2, 1), ("ship-#", [], 2, 2)]
+    assert sorted(boxes) == [
+        ("noop", [], 1, 3),
+        ("noop", ["ship-#"], 2, 0),
+        ("noop", ["ship-#"], 2, 1),
+        ("ship-#", [], 2, 2),
+    ]
     found = await nodes(api, workflow_id)
     inner = (await api.viewer.get(f"{PATH}/{found['ship-1']['id']}/graph")).json
     assert [(group["name"], group["level"]) for group in inner["groups"]] == [("pack-1", 0), ("send-1", 1)]
     assert set(await nodes(api, found["ship-1"]["id"])) == {"pack-1", "send-1"}
     detail = (await api.viewer.get(f"{PATH}/{found['ship-1']['id']}")).json
-    assert (detail["root_id"], detail["parent_id"], detail["states"]) == (workflow_id, workflow_id, {"pending": 1, "waiting": 1})
+    assert (detail["root_id"], detail["parent_id"], detail["states"]) == (
+        workflow_id,
+        workflow_id,
+        {"pending": 1, "waiting": 1},
+    )
 
 
 async def test_the_graph_says_where_a_workflow_is_and_its_groups_list_their_nodes(api: RunningApi) -> None:
@@ -200,7 +210,9 @@ async def test_explain_names_what_a_workflow_waits_for(api: RunningApi) -> None:
     ]})  # fmt: skip
     found = await nodes(api, workflow_id)
     explained = (await api.viewer.get(f"{PATH}/{workflow_id}/explain")).json
-    assert explained["summary"] == f"1 pending, 1 waiting; now: charge (#{found['charge']['id']}) is due and not started"
+    assert (
+        explained["summary"] == f"1 pending, 1 waiting; now: charge (#{found['charge']['id']}) is due and not started"
+    )
     await end(api, "failed", found["charge"]["id"])
     explained = (await api.viewer.get(f"{PATH}/{workflow_id}/explain")).json
     assert [reason["code"] for reason in explained["reasons"]] == ["waits_for_retry", "in_progress", "failed_job"]
