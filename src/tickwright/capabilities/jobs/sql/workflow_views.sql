@@ -18,10 +18,6 @@ SELECT l.id, l.searched, l.ended, l.matches
  WHERE coalesce(l.matches, false) OR l.ended OR l.searched = $6
  ORDER BY l.id DESC LIMIT $7::bigint;
 
--- name: of_key
--- The workflow that has a key. Index: workflows_key.
-SELECT w.id FROM tickwright.workflows w WHERE w.key = $1::text;
-
 -- name: get_many
 -- The workflows of a page, newest first. Index: workflows_pkey.
 SELECT {shown} FROM tickwright.workflows w WHERE w.id = ANY ($1::bigint[]) ORDER BY w.id DESC;
@@ -105,9 +101,10 @@ SELECT t.id, left(split_part(t.error_message, E'\n', 1), 300) AS error FROM tick
 SELECT n.id, n.root_id, n.workflow_id, n.name, n.task_type, n.is_workflow, n.on_failed, n.stalled, n.waits_for, {node_state} AS status
   FROM tickwright.workflow_nodes n WHERE n.id = $1::bigint;
 
--- name: job_ids
--- The jobs of a workflow ($1, the outermost or an inner one, of the whole $2) with $4 <= id < $3, the newest first, at most $5.
--- Index: workflow_nodes_pkey.
-SELECT n.id FROM tickwright.workflow_nodes n
- WHERE n.id < $3::bigint AND n.id >= $4::bigint AND n.root_id = $2::bigint AND NOT n.is_workflow AND ($1 = $2 OR n.workflow_id = $1)
- ORDER BY n.id DESC LIMIT $5::bigint;
+-- name: surroundings
+-- A job as a node, the name of its workflow, and how many of its first 1,000 successors wait for it. Indexes: workflow_nodes_pkey, workflows_pkey,
+-- workflow_edges_pkey.
+SELECT n.id, n.name, n.workflow_id, n.on_failed, n.stalled, w.name AS workflow_name,
+       (SELECT count(*) FROM (SELECT e.successor FROM tickwright.workflow_edges e WHERE e.predecessor = n.id LIMIT 1000) AS e
+         CROSS JOIN LATERAL (SELECT o.status FROM tickwright.workflow_nodes o WHERE o.id = e.successor LIMIT 1) AS o WHERE o.status IS NULL) AS waiting
+  FROM tickwright.workflow_nodes n JOIN tickwright.workflows w ON w.id = n.workflow_id WHERE n.id = $1::bigint;

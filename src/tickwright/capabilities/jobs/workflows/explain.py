@@ -1,13 +1,16 @@
-"""Why a workflow is in its state, and what a waiting job waits for: pure decisions over what was read."""
+"""Why a workflow is in its state, and what a waiting job waits for: decisions over what was read."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from tickwright.capabilities.jobs.workflows.queries import SQL
 from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.ports.views import Reason
+from tickwright.store.paging import fetch_page
+from tickwright.store.pool import Pool
 
-NAMED_MAX = 10
+NAMED_MAX, COUNTED_MAX = 10, 1_000
 _DOES: Mapping[str, str] = {
     "waiting": "which waits for others itself",
     "pending": "which has not started",
@@ -22,24 +25,54 @@ _ENDED = {"failed", "cancelled", "skipped"}
 _NO_LONGER = {"completed", *_ENDED}
 
 
-def reasons_to_wait(node: Mapping[str, Any], predecessors: Sequence[Any]) -> Iterator[Reason]:
-    """Yield what a waiting job waits for, by name, id and state; ``predecessors`` are the first of them."""
-    on_failed = node["on_failed"]
-    held = [one for one in predecessors if not _is_done(one["status"], on_failed)]
-    for one in held[:NAMED_MAX]:
-        what = f"waits for {one['name']} (#{one['id']}), {_DOES[one['status']]}"
+class Surroundings(NamedTuple):
+    """A job in its workflow.
+
+    Attributes:
+        node: With the name of its workflow.
+        predecessors: What it waits for: the first of them, those that failed first, with their number.
+        waiting: How many jobs wait for it, counted up to 1,000.
+    """
+
+    node: Mapping[str, Any]
+    predecessors: Sequence[Any]
+    waiting: int
+
+
+async def read_surroundings(pool: Pool, job_id: int) -> Surroundings | None:
+    """Return what is around a job of a workflow; ``None`` once its workflow is forgotten."""
+    node = await pool.fetchrow(SQL["surroundings"], job_id)
+    if node is None:
+        return None
+    before = await fetch_page(pool, SQL["predecessors"], job_id, NAMED_MAX)
+    return Surroundings(node, before, node["waiting"])
+
+
+def reasons_to_wait(around: Surroundings) -> Iterator[Reason]:
+    """Yield what a waiting job waits for, by name, id and state."""
+    node, on_failed = around.node, around.node["on_failed"]
+    held = [one for one in around.predecessors if not _is_done(one["status"], on_failed)]
+    for one in held:
+        what = f"it waits for {one['name']} (#{one['id']}), {_DOES[one['status']]}"
         if one["status"] in _ENDED:
-            advice = f"on_failed is {on_failed}: retry {one['id']}, or cancel this job"
-            yield Reason("waits_for_failed", f"it {what}; {advice}")
+            yield Reason("waits_for_failed", f"{what}: on_failed={on_failed}; retry {one['id']}, or cancel this job")
         else:
-            yield Reason("waits_for", f"it {what}")
-    total = predecessors[0]["not_completed"] if predecessors else 0
-    if on_failed in {"cancel", "wait"} and total > min(len(held), NAMED_MAX):
-        yield Reason("waits_for_more", f"it waits for {total - min(len(held), NAMED_MAX)} more")
+            yield Reason("waits_for", what)
+    more = (around.predecessors[0]["not_completed"] if around.predecessors else 0) - len(around.predecessors)
+    if more > 0:
+        yield Reason("waits_for_more", f"it waits for {more:,} more jobs")
     if node["stalled"]:
         yield Reason("stalled", "what it waits for has ended, while another session had locked it; it is tried again")
     elif not held:
         yield Reason("released_soon", "what it waits for has ended; it is released with that transaction")
+
+
+def place_in_workflow(around: Surroundings) -> Reason:
+    """Return which job of which workflow it is, and how many jobs wait for it."""
+    node, waiting = around.node, around.waiting
+    text = f"it is {node['name']} of workflow {node['workflow_name']} (#{node['workflow_id']})"
+    jobs = "1 job waits" if waiting == 1 else f"{waiting:,}{' or more' if waiting >= COUNTED_MAX else ''} jobs wait"
+    return Reason("in_workflow", f"{text}; {jobs} for it" if waiting else text)
 
 
 def _is_done(status: str, on_failed: str) -> bool:

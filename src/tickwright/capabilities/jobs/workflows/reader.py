@@ -24,14 +24,13 @@ from tickwright.capabilities.jobs.workflows.graph_views import (
     WorkflowPage,
     graph_node,
 )
+from tickwright.capabilities.jobs.workflows.queries import SQL
 from tickwright.capabilities.jobs.workflows.views import WorkflowView
 from tickwright.domain.errors import Rejected
 from tickwright.ports.views import Page, view
 from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
 from tickwright.store.pool import Pool
-from tickwright.store.queries import filled, load
 
-SQL = filled(filled(load("tickwright.capabilities.jobs.sql", "workflow_views.sql"), "shown"), "node_state")
 READ_MAX = 20_000
 NODES_AT_ONCE = 5_000
 NEIGHBOURS_MAX = 100
