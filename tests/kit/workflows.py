@@ -1,5 +1,6 @@
 """A program with workflows, and its database."""
 
+import json
 from typing import Any
 
 from tickwright import Fail, Job, Tickwright
@@ -61,3 +62,17 @@ async def check_no_leftovers(pool: Pool) -> None:
     )
     assert not wrong, f"WFL-1 broken: {wrong}"
     assert await pool.fetchval("SELECT count(*) FROM tickwright.workflow_ends") == 0
+
+
+async def add(pool: Pool, *jobs: dict[str, Any], **more: Any) -> int:
+    """Add a workflow of jobs of the type ``work`` by plain SQL; return its id. Its nodes have the next ids."""
+    given = {"name": "flow", "jobs": [{"task_type": "work", **job} for job in jobs], **more}
+    root: int = await pool.fetchval("SELECT tickwright.add_workflow($1::jsonb)", json.dumps(given))
+    return root
+
+
+async def change_function(pool: Pool, signature: str, guard: str, instead: str) -> None:
+    """Replace a part of a function of the database that occurs once."""
+    text = await pool.fetchval("SELECT pg_get_functiondef($1::regprocedure)", f"tickwright.{signature}")
+    assert text.count(guard) == 1, f"{signature} has {text.count(guard)} times: {guard}"
+    await pool.execute(text.replace(guard, instead))
