@@ -168,7 +168,7 @@ def retry(workflow_id: WorkflowId, from_job: FromJob = None, as_json: Json = Fal
 
 
 def _act(workflow_id: int, action: str, from_job: int | None, *, as_json: bool) -> None:
-    done = ask("POST", f"/workflows/{workflow_id}/{action}", body=given(job=from_job) or None)
+    done = ask("POST", f"/workflows/{workflow_id}/{action}", body=given(job_id=from_job) or None)
     show_answer(
         done,
         as_json=as_json,

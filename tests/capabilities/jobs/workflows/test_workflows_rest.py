@@ -224,7 +224,7 @@ async def test_a_workflow_is_cancelled_and_retried_as_a_whole_or_from_a_job_on(a
     workflow_id = await add(api)
     found = await nodes(api, workflow_id)
     (await api.viewer.post(f"{PATH}/{workflow_id}/cancel")).says(403, "forbidden")
-    part = await api.operator.post(f"{PATH}/{workflow_id}/cancel", {"job": found["tell"]["id"]})
+    part = await api.operator.post(f"{PATH}/{workflow_id}/cancel", {"job_id": found["tell"]["id"]})
     assert (part.status, part.json["jobs"], part.json["state"]) == (200, 1, "running")
     whole = await api.operator.post(f"{PATH}/{workflow_id}/cancel")
     assert (whole.json["outcome"], whole.json["jobs"], whole.json["state"]) == ("cancelled", 2, "cancelled")
@@ -232,7 +232,7 @@ async def test_a_workflow_is_cancelled_and_retried_as_a_whole_or_from_a_job_on(a
     back = await api.operator.post(f"{PATH}/{workflow_id}/retry")
     assert (back.json["outcome"], back.json["jobs"], back.json["state"]) == ("retried", 3, "running")
     (await api.operator.post(f"{PATH}/{workflow_id}/retry")).says(409, "workflow_nothing_to_retry")
-    (await api.operator.post(f"{PATH}/{workflow_id}/retry", {"job": 1})).says(404, "workflow_unknown_job")
+    (await api.operator.post(f"{PATH}/{workflow_id}/retry", {"job_id": 1})).says(404, "workflow_unknown_job")
     actions = "SELECT action FROM tickwright.audit WHERE subject = $1 ORDER BY id"
     assert [row["action"] for row in await api.pool.fetch(actions, f"workflow:{workflow_id}")] == [
         "workflows.cancel", "workflows.cancel", "workflows.retry",

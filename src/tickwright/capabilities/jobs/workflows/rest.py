@@ -63,10 +63,10 @@ class FromJob(msgspec.Struct, forbid_unknown_fields=True):
     """Where an action on a workflow begins; without a body it is about the whole.
 
     Attributes:
-        job: The action is about this job and all that come after it.
+        job_id: The action is about this job and all that come after it.
     """
 
-    job: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+    job_id: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
 
 
 def workflow_routes(workflows: Workflows, reader: WorkflowReader, waits: WorkflowWaits, gate: Gate) -> APIRouter:
@@ -190,19 +190,19 @@ def _add_actions(router: APIRouter, workflows: Workflows, gate: Gate) -> None:
 
     @router.post("/v1/workflows/{workflow_id}/cancel", tags=_TAGS, **answers(WorkflowAction), **body)
     async def cancel_workflow(request: Request, workflow_id: Id, caller: operator) -> Response:
-        """Cancel a workflow, or with `job` that job and all that come after it.
+        """Cancel a workflow, or with `job_id` that job and all that come after it.
 
         Jobs that wait or are pending end at once. Workers are asked to stop the running ones; the workflow ends when
         these have ended.
         """
         start = await gate.read(request, FromJob, default=FromJob())
-        return answer(await workflows.cancel(workflow_id, caller=caller, from_job=start.job))
+        return answer(await workflows.cancel(workflow_id, caller=caller, from_job=start.job_id))
 
     @router.post("/v1/workflows/{workflow_id}/retry", tags=_TAGS, **answers(WorkflowAction), **body)
     async def retry_workflow(request: Request, workflow_id: Id, caller: operator) -> Response:
-        """Run again what failed, was cancelled or skipped; or with `job` that job and all of these after it.
+        """Run again what failed, was cancelled or skipped; or with `job_id` that job and all of these after it.
 
         Jobs keep their ids and get all their attempts. Completed ones stay as they are.
         """
         start = await gate.read(request, FromJob, default=FromJob())
-        return answer(await workflows.retry(workflow_id, caller=caller, from_job=start.job))
+        return answer(await workflows.retry(workflow_id, caller=caller, from_job=start.job_id))

@@ -1,1 +1,1 @@
-import{it as e,ot as t,rt as n}from"./live.js";function r({of:r}){return n(`dl`,{className:t.facts,children:r.map(([r,i])=>e(`div`,{children:[n(`dt`,{children:r}),n(`dd`,{children:i??n(`span`,{className:t.none,children:`–`})})]},r))})}export{r as t};
+import{at as e,it as t,st as n}from"./live.js";function r({of:r}){return t(`dl`,{className:n.facts,children:r.map(([r,i])=>e(`div`,{children:[t(`dt`,{children:r}),t(`dd`,{children:i??t(`span`,{className:n.none,children:`–`})})]},r))})}export{r as t};

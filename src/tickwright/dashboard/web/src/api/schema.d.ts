@@ -787,6 +787,185 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/workflows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Workflows
+         * @description List workflows, newest first, without those inside of others. `created_to` is exclusive.
+         *
+         *     A page reads at most 20,000 rows. It may have fewer workflows than `limit`, and still a `next`.
+         */
+        get: operations["list_workflows_v1_workflows_get"];
+        put?: never;
+        /**
+         * Add Workflow
+         * @description Add a workflow: jobs that wait for jobs. All of it is added, or nothing; its first jobs run at once.
+         *
+         *     The body has at most 10 MiB (413 `body_too_large`). A rule that it breaks is named by a code that begins with
+         *     `workflow_`, such as `workflow_order` for a cycle. The same key with the same body returns 200 and the existing
+         *     workflow.
+         */
+        post: operations["add_workflow_v1_workflows_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Workflow
+         * @description Return one workflow with its jobs by state; with `wait` when it has ended, or as it is when the time is over.
+         *
+         *     503 `too_many_waits` where too many requests of the key, or in the process, wait already.
+         */
+        get: operations["get_workflow_v1_workflows__workflow_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/graph": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Workflow Graph
+         * @description Return its graph in at most 200 groups: nodes of one type that wait for the same are one group.
+         *
+         *     A group names how many of its nodes are in which state. Its `id` selects them in `nodes`.
+         */
+        get: operations["get_workflow_graph_v1_workflows__workflow_id__graph_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Explain Workflow
+         * @description Explain why a workflow is in its state, and name the jobs that it waits for.
+         */
+        get: operations["explain_workflow_v1_workflows__workflow_id__explain_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/nodes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Workflow Nodes
+         * @description List its jobs and the workflows inside of it, in the order of the definition.
+         */
+        get: operations["list_workflow_nodes_v1_workflows__workflow_id__nodes_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/nodes/{node_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Workflow Node
+         * @description Return a node with its neighbours: what it waits for, and what waits for it, at most 100 of each.
+         */
+        get: operations["get_workflow_node_v1_workflows__workflow_id__nodes__node_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Workflow
+         * @description Cancel a workflow, or with `job_id` that job and all that come after it.
+         *
+         *     Jobs that wait or are pending end at once. Workers are asked to stop the running ones; the workflow ends when
+         *     these have ended.
+         */
+        post: operations["cancel_workflow_v1_workflows__workflow_id__cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Workflow
+         * @description Run again what failed, was cancelled or skipped; or with `job_id` that job and all of these after it.
+         *
+         *     Jobs keep their ids and get all their attempts. Completed ones stay as they are.
+         */
+        post: operations["retry_workflow_v1_workflows__workflow_id__retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/worker/register": {
         parameters: {
             query?: never;
@@ -3453,6 +3632,14 @@ export interface components {
             created: boolean;
         };
         /**
+         * CreatedWorkflow
+         * @description The added workflow; ``created`` is false when an earlier request with its key added it.
+         */
+        CreatedWorkflow: {
+            id: string;
+            created: boolean;
+        };
+        /**
          * DeadCallPage
          * @description The oldest dead letters, and the number of all.
          */
@@ -4103,6 +4290,107 @@ export interface components {
             burn: components["schemas"]["BurnRate"][];
         };
         /**
+         * FromJob
+         * @description Where an action on a workflow begins; without a body it is about the whole.
+         *
+         *         Attributes:
+         *             job_id: The action is about this job and all that come after it.
+         */
+        FromJob: {
+            /** @default null */
+            job_id?: string | null;
+        };
+        /**
+         * GraphEdge
+         * @description A group that waits for another one.
+         */
+        GraphEdge: {
+            from_id: string;
+            to_id: string;
+        };
+        /**
+         * GraphGroup
+         * @description Nodes of one kind that wait for the same.
+         *
+         *         Attributes:
+         *             id: The lowest id of its nodes. It does not change, so that it names the group in requests.
+         *             kind: The task type; of inner workflows the name with ``#`` for numbers; empty for a range of all types.
+         *             within: The names of the inner workflows around it, the outermost first.
+         *             name: Of the only node.
+         *             level: The longest way to it, from 0; ``last_level`` where it is a range.
+         *             states: How many of its nodes are in which state.
+         */
+        GraphGroup: {
+            id: string;
+            kind: string;
+            within: string[];
+            is_workflow: boolean;
+            name: string | null;
+            level: number;
+            last_level: number;
+            nodes: number;
+            states: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * GraphNode
+         * @description A node: a job, or an inner workflow.
+         *
+         *         Attributes:
+         *             status: ``waiting``, ``pending``, ``processing``, ``completed``, ``failed``, ``cancelled`` or ``skipped``; an
+         *                 inner workflow is ``running`` before its end.
+         *             on_failed: What it does where a node that it waits for does not complete: ``cancel``, ``wait``, ``run`` or
+         *                 ``only``.
+         */
+        GraphNode: {
+            id: string;
+            name: string;
+            task_type: string | null;
+            workflow_id: string;
+            is_workflow: boolean;
+            status: string;
+            on_failed: string;
+        };
+        /**
+         * GraphNodeDetail
+         * @description A node with its neighbours, at most 100 of each side: first those that failed, then those that have not ended.
+         */
+        GraphNodeDetail: {
+            id: string;
+            name: string;
+            task_type: string | null;
+            workflow_id: string;
+            is_workflow: boolean;
+            status: string;
+            on_failed: string;
+            root_id: string;
+            workflow_name: string;
+            predecessors: components["schemas"]["GraphNode"][];
+            predecessors_total: number;
+            predecessors_not_completed: number;
+            successors: components["schemas"]["GraphNode"][];
+            successors_total: number;
+        };
+        /**
+         * GraphView
+         * @description The graph of a workflow in at most 200 groups and 2,000 edges.
+         *
+         *         Attributes:
+         *             is_coarse: Groups are ranges of levels, because there are too many kinds of nodes.
+         *             edges_cut: There are more edges.
+         */
+        GraphView: {
+            id: string;
+            name: string;
+            state: string;
+            nodes: number;
+            groups: components["schemas"]["GraphGroup"][];
+            edges: components["schemas"]["GraphEdge"][];
+            is_coarse: boolean;
+            edges_cut: boolean;
+        };
+        /**
          * HealthView
          * @description The process answers.
          */
@@ -4194,6 +4482,21 @@ export interface components {
             rejects_left_out: number;
         };
         /**
+         * InnerWorkflow
+         * @description A workflow inside of another one; others wait for its end by its name.
+         *
+         *         Attributes:
+         *             after: What its first jobs wait for: those that wait for nothing else.
+         *             workflow: The name of the inner workflow that it is in; listed before it.
+         */
+        InnerWorkflow: {
+            name: string;
+            /** @default [] */
+            after?: string[];
+            /** @default null */
+            workflow?: string | null;
+        };
+        /**
          * JobAction
          * @description The result of an action.
          *
@@ -4252,6 +4555,7 @@ export interface components {
             worker: string | null;
             tags: string[];
             version: number;
+            workflow_id: string | null;
             payload: unknown;
             metadata: unknown;
             result: unknown;
@@ -4336,12 +4640,13 @@ export interface components {
          * @description The status of a job.
          * @enum {unknown}
          */
-        JobStatus: "cancelled" | "completed" | "failed" | "pending" | "processing";
+        JobStatus: "cancelled" | "completed" | "failed" | "pending" | "processing" | "waiting";
         /**
          * JobView
          * @description A job in a list; ``payload``, ``metadata``, ``result`` and ``progress`` are in :class:`JobDetail`.
          *
-         *         ``version`` rises with each claim and each edit.
+         *         ``version`` rises with each claim and each edit. ``status`` is ``waiting`` while it waits for other jobs of its
+         *         workflow, ``workflow_id``.
          */
         JobView: {
             id: string;
@@ -4366,6 +4671,7 @@ export interface components {
             worker: string | null;
             tags: string[];
             version: number;
+            workflow_id: string | null;
         };
         /**
          * JobsNow
@@ -4887,6 +5193,15 @@ export interface components {
          */
         Page_ExecutionView_: {
             items: components["schemas"]["ExecutionView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[GraphNode]
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
+         */
+        Page_GraphNode_: {
+            items: components["schemas"]["GraphNode"][];
             /** @default null */
             next: string | null;
         };
@@ -6805,6 +7120,158 @@ export interface components {
                 [key: string]: number;
             };
         };
+        /**
+         * WorkflowAction
+         * @description What an action did.
+         *
+         *         Attributes:
+         *             outcome: ``cancelled``: jobs that waited or were pending have ended, and running ones are asked to stop; or
+         *                 ``retried``.
+         *             jobs: How many jobs it concerns.
+         */
+        WorkflowAction: {
+            id: string;
+            state: string;
+            outcome: string;
+            jobs: number;
+        };
+        /**
+         * WorkflowDefinition
+         * @description A workflow to add.
+         *
+         *         Attributes:
+         *             jobs: Each behind those that it waits for; so there are no cycles.
+         *             key: Idempotency key: the same key adds nothing twice.
+         *             deadline: When it is not complete after so long, it is cancelled and has failed.
+         */
+        WorkflowDefinition: {
+            name: string;
+            jobs: components["schemas"]["WorkflowJob"][];
+            /** @default [] */
+            workflows?: components["schemas"]["InnerWorkflow"][];
+            /** @default null */
+            key?: string | null;
+            /** @default null */
+            deadline?: string | null;
+        };
+        /**
+         * WorkflowDetail
+         * @description A workflow with its jobs by state, those of the workflows inside of it included.
+         */
+        WorkflowDetail: {
+            id: string;
+            root_id: string;
+            parent_id: string | null;
+            name: string;
+            key: string | null;
+            state: string;
+            nodes: number;
+            open: number;
+            failed: number;
+            cancelled: number;
+            created_at: string;
+            deadline_at: string | null;
+            ended_at: string | null;
+            cancelled_at: string | null;
+            reason: string | null;
+            states: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * WorkflowExplanation
+         * @description Why a workflow is in its state, and what it waits for now.
+         */
+        WorkflowExplanation: {
+            id: string;
+            status: string;
+            summary: string;
+            reasons: components["schemas"]["Reason"][];
+        };
+        /**
+         * WorkflowJob
+         * @description A job of a definition.
+         *
+         *         Attributes:
+         *             name: Unique in the whole workflow; the type and its place in the list by default.
+         *             after: Names of jobs and inner workflows that it waits for.
+         *             arguments: Members of its payload that are results of jobs, which it waits for: a name, or a list of names.
+         *             workflow: The name of the inner workflow that it is in.
+         *             delay: Counted from when all that it waits for has ended.
+         *             timeout: As an interval of PostgreSQL, as ``delay``.
+         */
+        WorkflowJob: {
+            name?: string;
+            task_type: string;
+            payload?: unknown;
+            /** @default [] */
+            after?: string[];
+            arguments?: {
+                [key: string]: string | string[];
+            };
+            /** @default cancel */
+            on_failed?: string;
+            /** @default null */
+            workflow?: string | null;
+            /** @default null */
+            execute_at?: string | null;
+            /** @default null */
+            delay?: string | null;
+            /** @default 0 */
+            priority?: number;
+            /** @default null */
+            max_attempts?: number | null;
+            /** @default null */
+            timeout?: string | null;
+            /** @default null */
+            expires_at?: string | null;
+            tags?: string[];
+            metadata?: unknown;
+            /** @default null */
+            traceparent?: string | null;
+        };
+        /**
+         * WorkflowPage
+         * @description One page of workflows; ``searched`` rows were read. A page may be short or empty and still have a ``next``.
+         */
+        WorkflowPage: {
+            items: components["schemas"]["WorkflowView"][];
+            /** @default null */
+            next: string | null;
+            /** @default 0 */
+            searched: number;
+        };
+        /**
+         * WorkflowView
+         * @description A workflow.
+         *
+         *         Attributes:
+         *             root_id: The outermost workflow that it is in; itself otherwise.
+         *             parent_id: The workflow that it is in; ``None`` for an outermost one.
+         *             state: ``running``, ``completed`` (every job completed or was skipped), ``failed`` or ``cancelled``.
+         *             nodes: Its jobs and the workflows in it.
+         *             open: Those that have not ended.
+         *             failed: Those that failed.
+         *             cancelled: Those that were cancelled.
+         *             reason: Why it was cancelled: ``deadline``, or ``cancelled``.
+         */
+        WorkflowView: {
+            id: string;
+            root_id: string;
+            parent_id: string | null;
+            name: string;
+            key: string | null;
+            state: string;
+            nodes: number;
+            open: number;
+            failed: number;
+            cancelled: number;
+            created_at: string;
+            deadline_at: string | null;
+            ended_at: string | null;
+            cancelled_at: string | null;
+            reason: string | null;
+        };
     };
     responses: never;
     parameters: never;
@@ -7274,6 +7741,8 @@ export interface operations {
                 metadata?: string[] | null;
                 /** @description Held by this session now */
                 worker?: string | null;
+                /** @description Of this workflow: the outermost one, or the one that it is directly in */
+                workflow?: string | null;
                 /** @description `next` of the page before */
                 cursor?: string | null;
                 limit?: number;
@@ -7558,6 +8027,8 @@ export interface operations {
                 metadata?: string[] | null;
                 /** @description Held by this session now */
                 worker?: string | null;
+                /** @description Of this workflow: the outermost one, or the one that it is directly in */
+                workflow?: string | null;
             };
             header?: never;
             path?: never;
@@ -10446,6 +10917,793 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["StartedJob"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_workflows_v1_workflows_get: {
+        parameters: {
+            query?: {
+                state?: ("running" | "completed" | "failed" | "cancelled")[] | null;
+                /** @description Part of the name or the key, in whatever case */
+                text?: string | null;
+                /** @description RFC 3339 with its offset */
+                created_from?: string | null;
+                /** @description RFC 3339 with its offset */
+                created_to?: string | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowPage"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    add_workflow_v1_workflows_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The `key` of the workflow; where both are given, they are equal. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "order 17",
+                 *       "jobs": [
+                 *         {
+                 *           "name": "charge",
+                 *           "task_type": "payment.charge",
+                 *           "payload": {
+                 *             "order": 17
+                 *           }
+                 *         },
+                 *         {
+                 *           "name": "pack",
+                 *           "task_type": "shop.pack",
+                 *           "after": [
+                 *             "charge"
+                 *           ]
+                 *         },
+                 *         {
+                 *           "name": "tell",
+                 *           "task_type": "mail.send",
+                 *           "after": [
+                 *             "charge",
+                 *             "pack"
+                 *           ],
+                 *           "arguments": {
+                 *             "receipt": "charge"
+                 *           }
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["WorkflowDefinition"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedWorkflow"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedWorkflow"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_workflow_v1_workflows__workflow_id__get: {
+        parameters: {
+            query?: {
+                /** @description Answer when the job has ended, after this time at the latest; 1ms to 60s */
+                wait?: string | null;
+            };
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_workflow_graph_v1_workflows__workflow_id__graph_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GraphView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    explain_workflow_v1_workflows__workflow_id__explain_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowExplanation"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_workflow_nodes_v1_workflows__workflow_id__nodes_get: {
+        parameters: {
+            query?: {
+                status?: ("waiting" | "pending" | "processing" | "running" | "completed" | "failed" | "cancelled" | "skipped")[] | null;
+                /** @description Of the graph: the nodes of this group */
+                group?: string | null;
+                /** @description What the name begins with */
+                q?: string;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_GraphNode_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_workflow_node_v1_workflows__workflow_id__nodes__node_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+                node_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GraphNodeDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_workflow_v1_workflows__workflow_id__cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["FromJob"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_workflow_v1_workflows__workflow_id__retry_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["FromJob"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowAction"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

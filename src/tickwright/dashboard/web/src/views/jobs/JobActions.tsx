@@ -69,7 +69,7 @@ export function JobActions({ job }: { job: Job }) {
           Retry
         </Button>
       )}
-      {(waits || runs) && (
+      {(waits || runs || job.status === "waiting") && (
         <Button
           variant="outline"
           color="red.9"
