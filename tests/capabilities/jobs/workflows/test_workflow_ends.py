@@ -54,7 +54,7 @@ async def test_plain_sql_ends_jobs_that_run_and_jobs_that_wait(pool: Pool, how: 
     root = await add(pool, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]})
     await pool.execute(sql, root + which)
     names = ["a", "b", "c"][which - 1 :]
-    assert {name: "open" for name in "abc"} | dict.fromkeys(names, status) == await states(pool, root)
+    assert dict.fromkeys("abc", "open") | dict.fromkeys(names, status) == await states(pool, root)
     await check_no_leftovers(pool)
 
 

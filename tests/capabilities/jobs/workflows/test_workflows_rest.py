@@ -150,12 +150,12 @@ async def test_an_inner_workflow_is_not_listed_and_can_be_opened(api: RunningApi
     workflow_id = await add(api, definition)
     assert [one["id"] for one in (await api.viewer.get(PATH)).json["items"]] == [workflow_id]
     graph = (await api.viewer.get(f"{PATH}/{workflow_id}/graph")).json
-    boxes = [(group["kind"], group["within"], group["nodes"], group["level"]) for group in graph["groups"]]
+    boxes = [(group["name"], group["within"], group["nodes"], group["level"]) for group in graph["groups"]]
     assert sorted(boxes) == [
-        ("noop", [], 1, 3),
-        ("noop", ["ship-#"], 2, 0),
-        ("noop", ["ship-#"], 2, 1),
+        ("pack-#", ["ship-#"], 2, 0),
+        ("send-#", ["ship-#"], 2, 1),
         ("ship-#", [], 2, 2),
+        ("tell", [], 1, 3),
     ]
     found = await nodes(api, workflow_id)
     inner = (await api.viewer.get(f"{PATH}/{found['ship-1']['id']}/graph")).json
@@ -180,7 +180,7 @@ async def test_the_graph_says_where_a_workflow_is_and_its_groups_list_their_node
     await end(api, "failed", found["part-19"]["id"])
     graph = (await api.viewer.get(f"{PATH}/{workflow_id}/graph")).json
     split, fan, joined = graph["groups"]
-    assert (split["name"], fan["name"], joined["name"]) == ("split", None, "merge")
+    assert (split["name"], fan["name"], joined["name"]) == ("split", "part-#", "merge")
     assert (fan["nodes"], fan["states"]) == (20, {"completed": 10, "failed": 1, "pending": 9})
     assert [(edge["from_id"], edge["to_id"]) for edge in graph["edges"]] == [
         (split["id"], fan["id"]), (fan["id"], joined["id"]),

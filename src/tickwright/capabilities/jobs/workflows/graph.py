@@ -1,9 +1,10 @@
 """The graph of a workflow, collapsed: nodes of the same kind that wait for the same are one group. Pure.
 
-A workflow may have 200,000 jobs, and a picture a few hundred boxes. So nodes are grouped by their type, their inner
-workflow and the groups of what they wait for: a fan-out is one group, and a thousand equal chains of a hundred jobs are
-a hundred groups. Where that leaves more than ``GROUPS_MAX``, such as for one chain of 100,000 jobs, a group is a
-range of levels of one type. The level of a node is the longest way to it.
+A workflow may have 200,000 jobs, and a picture a few hundred boxes. So nodes are grouped by their type, their name
+without its numbers, their inner workflow and the groups of what they wait for: a fan-out is one group, and a thousand
+equal chains of a hundred jobs are a hundred groups. Where that leaves more than ``GROUPS_MAX``, names do not count; and
+where that is too many, too, such as for one chain of 100,000 jobs, a group is a range of levels of one type. The level
+of a node is the longest way to it.
 
 The nodes come in the order of their ids, which is that of the definition: each behind those that it waits for. An inner
 workflow has a lower id than its jobs, and what waits for it a higher one.
@@ -24,6 +25,7 @@ STATES = {
     "w": "waiting",
     "p": "pending",
     "r": "processing",
+    "o": "running",
     "c": "completed",
     "f": "failed",
     "x": "cancelled",
@@ -33,6 +35,7 @@ STATES = {
 LETTERS = {state: letter for letter, state in STATES.items()}
 NO_GROUP = -1
 _NUMBER = re.compile(r"[0-9]+")
+_DEFAULT_END = re.compile(r"(-[0-9]+)?")
 
 
 @dataclass(slots=True)
@@ -40,13 +43,15 @@ class Group:
     """Nodes of one kind that wait for the same.
 
     Attributes:
-        kind: The task type; for inner workflows their name, in which ``#`` replaces numbers.
+        kind: The task type; empty for inner workflows, and for a range of levels of all types.
+        name: In which ``#`` replaces numbers; empty where names do not count.
         within: The names of the inner workflows around it, the outermost first, likewise.
         levels: The first and the last.
         first_id: The lowest id of its nodes, which identifies the group.
     """
 
     kind: str
+    name: str
     within: tuple[str, ...]
     is_workflow: bool
     levels: tuple[int, int]
@@ -103,7 +108,7 @@ class _Inner:
     """A workflow that is being read: its place among the nodes, the groups in it, and the group of its end."""
 
     parent: int
-    kind: str
+    name: str
     path: tuple[str, ...]
     start: int
     members: set[int] = field(default_factory=set)
@@ -111,7 +116,7 @@ class _Inner:
     end: int = NO_GROUP
 
 
-_Key = tuple[str, tuple[str, ...], bool, frozenset[int]]
+_Key = tuple[str, str, tuple[str, ...], bool, frozenset[int]]
 
 
 class GraphBuilder:
@@ -119,10 +124,11 @@ class GraphBuilder:
 
     Args:
         workflow_id: The outermost, or an inner one, whose graph has only what is inside of it.
+        by_name: Whether names count.
     """
 
-    def __init__(self, workflow_id: int) -> None:
-        self._root = workflow_id
+    def __init__(self, workflow_id: int, *, by_name: bool = True) -> None:
+        self._root, self._by_name = workflow_id, by_name
         self._inner = {workflow_id: _Inner(0, "", (), NO_GROUP)}
         self._groups: list[Group] = []
         self._waits: list[frozenset[int]] = []
@@ -131,22 +137,27 @@ class GraphBuilder:
         self._ids = array("q")
         self._group_of = array("i")
 
-    def add(self, rows: Iterable[tuple[int, int, bool, str, Sequence[int]]]) -> None:
-        """Add nodes: id, workflow, whether it is one, kind, what it waits for; in the order of their ids."""
-        for node_id, workflow_id, is_workflow, kind, predecessors in rows:
+    @property
+    def has_too_many_names(self) -> bool:
+        """Whether names count, and there are so many groups that they should not."""
+        return self._by_name and len(self._groups) > GROUPS_MAX
+
+    def add(self, rows: Iterable[tuple[int, int, bool, str, str, Sequence[int]]]) -> None:
+        """Add nodes: id, workflow, whether it is one, name, type, what it waits for; in the order of their ids."""
+        for node_id, workflow_id, is_workflow, name, kind, predecessors in rows:
             around = self._inner.get(workflow_id)
             self._ids.append(node_id)
             self._group_of.append(NO_GROUP)
             if around is None:
                 continue
             if is_workflow:
-                name = _NUMBER.sub("#", kind)
-                path = (*around.path[1 - PATH_MAX :], name)
-                self._inner[node_id] = _Inner(workflow_id, name, path, len(self._ids) - 1)
+                shape = _NUMBER.sub("#", name) if self._by_name else ""
+                path = (*around.path[1 - PATH_MAX :], shape)
+                self._inner[node_id] = _Inner(workflow_id, shape, path, len(self._ids) - 1)
                 around.inner.append(node_id)
                 continue
             waits = frozenset(group for one in predecessors if (group := self._found(one)) != NO_GROUP)
-            group = self._in_group((kind, around.path, False, waits), node_id)
+            group = self._in_group((kind, self._shape_of(name, kind), around.path, False, waits), node_id)
             around.members.add(group)
             self._group_by_id[node_id] = self._group_of[-1] = group
 
@@ -156,6 +167,12 @@ class GraphBuilder:
         edges = sorted({(before, after) for after, waits in enumerate(self._waits) for before in waits})
         graph = Graph(self._groups, edges, self._ids, self._group_of)
         return _limited(graph if len(self._groups) <= GROUPS_MAX else _coarse(graph))
+
+    def _shape_of(self, name: str, kind: str) -> str:
+        """Return a name without its numbers; the type where a job has its default name."""
+        if not self._by_name:
+            return ""
+        return kind if name.startswith(kind) and _DEFAULT_END.fullmatch(name, len(kind)) else _NUMBER.sub("#", name)
 
     def _found(self, node_id: int) -> int:
         """Return the group of a node that another one waits for; that of an inner workflow once it is complete."""
@@ -181,16 +198,16 @@ class GraphBuilder:
             members = inner.members | {self._inner[one].end for one in inner.inner}
             last = members - {before for one in members for before in self._waits[one]}
             around = self._inner[inner.parent].path
-            inner.end = self._in_group((inner.kind, around, True, frozenset(last)), node_id)
+            inner.end = self._in_group(("", inner.name, around, True, frozenset(last)), node_id)
             self._group_of[inner.start] = inner.end
 
     def _in_group(self, key: _Key, node_id: int) -> int:
         found = self._keys.get(key)
         if found is None:
-            kind, within, is_workflow, waits = key
+            kind, name, within, is_workflow, waits = key
             level = 1 + max((self._groups[one].levels[0] for one in waits), default=-1)
             found = self._keys[key] = len(self._groups)
-            self._groups.append(Group(kind, within, is_workflow, (level, level), node_id))
+            self._groups.append(Group(kind, name, tuple(filter(None, within)), is_workflow, (level, level), node_id))
             self._waits.append(waits)
         self._groups[found].nodes += 1
         return found
@@ -215,17 +232,14 @@ def _coarse(graph: Graph) -> Graph:
         key = _range(group, width, by_kind=by_kind)
         if key not in place:
             place[key] = len(merged)
-            merged.append(Group(key[1], (), key[2], group.levels, group.first_id))
+            merged.append(Group(key[1], "", (), key[2], group.levels, group.first_id))
         into = merged[place[key]]
         into.nodes += group.nodes
         into.levels = min(into.levels[0], group.levels[0]), max(into.levels[1], group.levels[1])
         into.first_id = min(into.first_id, group.first_id)
         now.append(place[key])
-    edges = {
-        (now[before], now[after])
-        for before, after in graph.edges
-        if graph.groups[before].levels[0] // width < graph.groups[after].levels[0] // width
-    }
+    both = {(now[before], now[after]) for before, after in graph.edges}
+    edges = [edge for edge in both if merged[edge[0]].levels[0] < merged[edge[1]].levels[0]]
     group_of = array("i", (one if one == NO_GROUP else now[one] for one in graph.group_of))
     return Graph(merged, sorted(edges), graph.ids, group_of, is_coarse=True)
 

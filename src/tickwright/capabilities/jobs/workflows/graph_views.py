@@ -35,9 +35,9 @@ class GraphGroup(msgspec.Struct, kw_only=True):
 
     Attributes:
         id: The lowest id of its nodes. It does not change, so that it names the group in requests.
-        kind: The task type; of inner workflows the name with ``#`` for numbers; empty for a range of all types.
+        kind: The task type; empty for inner workflows, and for a range of levels of all types.
         within: The names of the inner workflows around it, the outermost first.
-        name: Of the only node.
+        name: Of the only node; or that of all its nodes, with ``#`` for numbers; null where these differ.
         level: The longest way to it, from 0; ``last_level`` where it is a range.
         states: How many of its nodes are in which state.
     """

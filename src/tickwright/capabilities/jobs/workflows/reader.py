@@ -4,6 +4,7 @@ What a workflow consists of does not change once it is added, so its graph is bu
 a letter for the state of each node. Building reads pages of nodes, between which other requests have their turns.
 """
 
+from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ class WorkflowReader:
                     kind=group.kind,
                     within=list(group.within),
                     is_workflow=group.is_workflow,
-                    name=names.get(group.first_id) if group.nodes == 1 else None,
+                    name=names.get(group.first_id, group.name) or None,
                     level=group.levels[0],
                     last_level=group.levels[1],
                     nodes=group.nodes,
@@ -255,10 +256,17 @@ class WorkflowReader:
         return graph
 
     async def _build(self, row: Any) -> Graph:
-        builder, after = GraphBuilder(row["id"]), row["id"]
+        graph = await self._build_by(row, by_name=True)
+        return graph or await self._build_by(row, by_name=False) or Graph([], [], array("q"), array("i"))
+
+    async def _build_by(self, row: Any, *, by_name: bool) -> Graph | None:
+        """Return the graph; ``None`` where names count and there are too many."""
+        builder, after = GraphBuilder(row["id"], by_name=by_name), row["id"]
         while True:
             rows = await fetch_page(self._pool, SQL["structure"], row["root_id"], after, row["last_id"], NODES_AT_ONCE)
             builder.add(rows)
+            if builder.has_too_many_names:
+                return None
             if len(rows) < NODES_AT_ONCE:
                 return builder.graph()
             after = rows[-1]["id"]

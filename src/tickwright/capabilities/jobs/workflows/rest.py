@@ -148,7 +148,7 @@ def _add_reading(router: APIRouter, reader: WorkflowReader, waits: WorkflowWaits
 
     @router.get("/v1/workflows/{workflow_id}/graph", tags=_TAGS, dependencies=viewer, **answers(GraphView))
     async def get_workflow_graph(workflow_id: Id) -> Response:
-        """Return its graph in at most 200 groups: nodes of one type that wait for the same are one group.
+        """Return its graph in at most 200 groups: nodes of one type and name that wait for the same are one group.
 
         A group names how many of its nodes are in which state. Its `id` selects them in `nodes`.
         """

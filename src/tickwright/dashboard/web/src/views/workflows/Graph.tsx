@@ -8,9 +8,8 @@
 import { useEffect, useMemo, useRef, type KeyboardEvent } from "react";
 import type { Schemas } from "../../api/client";
 import { count } from "../../parts/Figure";
-import { toneOf } from "../../parts/StateBadge";
 import { BOX, layOut, pathOf, type Layout } from "./layout";
-import { some, spokenCounts, toneOfCounts, total } from "./states";
+import { some, spokenCounts, toneIn, toneOfCounts, total } from "./states";
 import classes from "./workflows.module.css";
 
 type GraphView = Schemas["GraphView"];
@@ -74,17 +73,20 @@ function Shares({ of: group }: { of: GraphGroup }) {
   return (
     <span className={classes.shares} aria-hidden="true">
       {some(group.states).map((state) => (
-        <span key={state} data-tone={state === "waiting" ? "waits" : toneOf(state)} style={{ flexGrow: Math.max((group.states[state] ?? 0) / all, 0.02) }} />
+        <span key={state} data-tone={state === "waiting" ? "waits" : toneIn(state)} style={{ flexGrow: Math.max((group.states[state] ?? 0) / all, 0.02) }} />
       ))}
     </span>
   );
 }
 
-export const nameOf = (group: GraphGroup) => group.name ?? `${group.kind || "all types"} × ${count(group.nodes)}`;
+export function nameOf(group: GraphGroup): string {
+  const name = group.name ?? (group.kind || (group.is_workflow ? "workflows" : "all types"));
+  return group.nodes > 1 ? `${name} × ${count(group.nodes)}` : name;
+}
 
 export function kindOf(group: GraphGroup): string {
   const parts = [
-    group.is_workflow ? "workflow" : group.name !== null && group.name !== group.kind ? group.kind : "",
+    group.is_workflow ? "workflow" : group.name === null || group.name === group.kind ? "" : group.kind,
     group.within.length > 0 ? `in ${group.within.join(" / ")}` : "",
     group.last_level > group.level ? `levels ${count(group.level + 1)} to ${count(group.last_level + 1)}` : "",
   ];
@@ -95,7 +97,7 @@ const titleOf = (group: GraphGroup) => [nameOf(group), kindOf(group), spokenCoun
 
 /** The group to show first: with failed nodes, else with nodes that are worked on, else the first that waits. */
 function ofInterest(groups: readonly GraphGroup[]): GraphGroup | undefined {
-  for (const state of ["failed", "processing", "pending", "waiting"]) {
+  for (const state of ["failed", "processing", "running", "pending", "waiting"]) {
     const found = groups.find((group) => (group.states[state] ?? 0) > 0);
     if (found !== undefined) return found;
   }

@@ -12,6 +12,7 @@ import { StateBadge } from "../../parts/StateBadge";
 import { useAction } from "../../parts/useAction";
 import { useUrl } from "../../parts/useUrl";
 import { Section } from "../../parts/View";
+import { OPEN } from "./states";
 import classes from "./workflows.module.css";
 
 type Node = Schemas["GraphNode"];
@@ -72,7 +73,7 @@ function FromHere({ node }: { node: Schemas["GraphNodeDetail"] }) {
     invalidates: ["workflows", "jobs", "dead_letters"],
   });
   if (!may) return null;
-  const isOpen = ["waiting", "pending", "processing"].includes(node.status);
+  const isOpen = OPEN.some((state) => state === node.status);
   const does = isOpen ? "cancel" : "retry";
   if (node.status === "completed") return null;
   const title = isOpen ? "Cancel from here on" : "Retry from here on";

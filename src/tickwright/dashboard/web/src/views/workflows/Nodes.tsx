@@ -45,7 +45,7 @@ export function Nodes({ id, states, group }: Props) {
   return (
     <>
       <div className={classes.tabs} role="group" aria-label="State">
-        {(["", ...STATES] as const).map((one) => (
+        {(["", ...STATES.filter((one) => one !== "running" || counts[one] !== undefined)] as const).map((one) => (
           <button key={one} type="button" className={classes.tab} aria-pressed={(state ?? "") === one} onClick={() => url.set({ state: one })}>
             {one === "" ? "all" : one} <span>{count(one === "" ? total(counts) : (counts[one] ?? 0))}</span>
           </button>

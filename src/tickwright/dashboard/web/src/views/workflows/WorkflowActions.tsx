@@ -5,6 +5,7 @@ import { useMay } from "../../app/session";
 import { useConfirm } from "../../parts/Confirm";
 import { count } from "../../parts/Figure";
 import { useAction } from "../../parts/useAction";
+import { among } from "./states";
 
 type Workflow = Schemas["WorkflowDetail"];
 
@@ -18,9 +19,8 @@ export function WorkflowActions({ workflow }: { workflow: Workflow }) {
     invalidates: ["workflows", "jobs", "dead_letters"],
   });
   if (!may) return null;
-  const of = (...states: string[]) => states.reduce((sum, state) => sum + (workflow.states[state] ?? 0), 0);
-  const left = of("waiting", "pending", "processing");
-  const lost = of("failed", "cancelled", "skipped");
+  const left = among(workflow.states, ["waiting", "pending", "processing"]);
+  const lost = among(workflow.states, ["failed", "cancelled", "skipped"]);
   async function ask(does: "cancel" | "retry", jobs: number, text: string): Promise<void> {
     const title = `${does === "cancel" ? "Cancel" : "Retry"} ${count(jobs)} ${jobs === 1 ? "job" : "jobs"}`;
     if (await confirm({ title: `${title}?`, text, does: title, danger: does === "cancel" })) action.mutate(does);
@@ -33,7 +33,7 @@ export function WorkflowActions({ workflow }: { workflow: Workflow }) {
         </Button>
       )}
       {workflow.ended_at === null && (
-        <Button variant="outline" color="red.9" disabled={action.isPending} onClick={() => void ask("cancel", left, "Jobs that wait or are pending never start. Workers are asked to stop running ones. Ended jobs stay as they are.")}>
+        <Button variant="outline" color="var(--bad)" disabled={action.isPending} onClick={() => void ask("cancel", left, "Jobs that wait or are pending never start. Workers are asked to stop running ones. Ended jobs stay as they are.")}>
           Cancel
         </Button>
       )}

@@ -13,7 +13,7 @@ import { Section, View } from "../../parts/View";
 import { JobDrawer } from "../jobs/JobDrawer";
 import { Graph, type GraphGroup } from "./Graph";
 import { Nodes } from "./Nodes";
-import { total } from "./states";
+import { among, OPEN, total } from "./states";
 import { WorkflowActions } from "./WorkflowActions";
 import classes from "./workflows.module.css";
 
@@ -66,7 +66,7 @@ function Shown({ workflow }: { workflow: Workflow }) {
           <>
             <Section title="Graph">
               <p className={classes.hint}>
-                {`Jobs of one type that wait for the same are one box${drawn.is_coarse ? "; there are too many, so a box is a range of levels" : ""}. From left to right: what is waited for, what waits.`}
+                {`${drawn.is_coarse ? "There are too many kinds of jobs, so a box is a range of levels of one type." : "Jobs of one kind that wait for the same are one box."} What waits is at the right of what it waits for.`}
               </p>
               <Graph graph={drawn} chosen={chosen} onChoose={choose} />
             </Section>
@@ -85,7 +85,7 @@ function Shown({ workflow }: { workflow: Workflow }) {
 
 function Head({ workflow }: { workflow: Workflow }) {
   const all = total(workflow.states);
-  const open = ["waiting", "pending", "processing"].reduce((sum, state) => sum + (workflow.states[state] ?? 0), 0);
+  const open = among(workflow.states, OPEN);
   return (
     <div className={classes.head}>
       <StateBadge state={workflow.state} />

@@ -20,15 +20,14 @@ const NAMES = ["text", "state", "from", "to"] as const;
 const STATES = ["running", "completed", "failed", "cancelled"] as const;
 
 const COLUMNS: Column<Row>[] = [
-  { id: "id", header: "Id", width: 110, cell: (one) => one.id },
-  { id: "name", header: "Name", cell: (one) => <Link href={`/workflows/${one.id}`} title={one.name}>{one.name}</Link> },
-  { id: "state", header: "State", width: 120, cell: (one) => <StateBadge state={one.state} title={one.reason ?? undefined} /> },
-  { id: "done", header: "Ended", width: 210, hide: "sm", cell: (one) => <Done of={one} /> },
+  { id: "id", header: "Id", width: 90, cell: (one) => one.id },
+  { id: "name", header: "Name", cell: (one) => <Link href={`/workflows/${one.id}`} title={one.key === null ? one.name : `${one.name}, key ${one.key}`}>{one.name}</Link> },
+  { id: "state", header: "State", width: 110, cell: (one) => <StateBadge state={one.state} title={one.reason ?? undefined} /> },
+  { id: "done", header: "Progress", width: 210, hide: "sm", cell: (one) => <Done of={one} /> },
   { id: "failed", header: "Failed", width: 80, align: "right", cell: (one) => <Bad value={one.failed} /> },
   { id: "cancelled", header: "Cancelled", width: 90, align: "right", hide: "md", cell: (one) => (one.cancelled === 0 ? "" : count(one.cancelled)) },
-  { id: "added", header: "Added", width: 130, hide: "sm", cell: (one) => <Instant at={one.created_at} ago /> },
-  { id: "ended", header: "Ended at", width: 130, hide: "md", cell: (one) => <Instant at={one.ended_at} ago /> },
-  { id: "key", header: "Key", width: 150, hide: "md", cell: (one) => <span title={one.key ?? ""}>{one.key}</span> },
+  { id: "added", header: "Added", width: 110, hide: "sm", cell: (one) => <Instant at={one.created_at} ago /> },
+  { id: "ended", header: "Ended", width: 110, hide: "md", cell: (one) => <Instant at={one.ended_at} ago /> },
 ];
 
 function Done({ of: one }: { of: Row }) {
