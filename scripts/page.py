@@ -223,7 +223,8 @@ def _document() -> dict[str, Any]:
             schemas[name]["required"] = sorted(schemas[name]["properties"])
     for operation in operations:
         for parameter in operation.get("parameters", []):
-            if _ID.match(parameter["name"]) or parameter["schema"].get("maximum") == 2**63 - 1:
+            shapes = [parameter["schema"], *parameter["schema"].get("anyOf", [])]
+            if _ID.match(parameter["name"]) or any(shape.get("maximum") == 2**63 - 1 for shape in shapes):
                 _as_text(parameter["schema"])
     return made
 

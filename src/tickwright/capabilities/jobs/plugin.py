@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
     from tickwright.capabilities.jobs.results import JobResults, WorkflowResults
     from tickwright.capabilities.jobs.schedules.service import Schedules
-    from tickwright.capabilities.jobs.waits import JobWaits
+    from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
+    from tickwright.capabilities.jobs.workflows.reader import WorkflowReader
     from tickwright.capabilities.jobs.workflows.service import Workflows
     from tickwright.engine.remote.calls import RemoteCalls
     from tickwright.plugin.contract import Producer
@@ -70,6 +71,7 @@ class JobsPlugin(Plugin):
         "dead-letters": "tickwright.cli.commands.dead_letters",
         "schedules": "tickwright.cli.commands.schedules",
         "payload-keys": "tickwright.cli.commands.payload_keys",
+        "workflows": "tickwright.cli.commands.workflows",
     }
     parts: ClassVar = {
         "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
@@ -107,20 +109,6 @@ class JobsPlugin(Plugin):
             ports.on_close(made.aclose)
             return made
 
-        def workflow_results() -> "WorkflowResults":
-            from tickwright.capabilities.jobs.results import WorkflowResults
-            from tickwright.engine.wakeup.on_demand import DirectAccess
-
-            made = WorkflowResults(context.pool, ports.find(DirectAccess) or DirectAccess(None))
-            ports.on_close(made.aclose)
-            return made
-
-        def workflows() -> "Workflows":
-            from tickwright.capabilities.jobs.enqueue import Enqueuer
-            from tickwright.capabilities.jobs.workflows.service import Workflows
-
-            return Workflows(context.pool, ports.get(Enqueuer).types, lambda: context.settings.payload_keys)
-
         def waits() -> "JobWaits":
             from tickwright.capabilities.jobs.results import JobResults
             from tickwright.capabilities.jobs.waits import JobWaits
@@ -154,11 +142,44 @@ class JobsPlugin(Plugin):
         ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
-        ports.offer("tickwright.capabilities.jobs.results:WorkflowResults", workflow_results)
-        ports.offer("tickwright.capabilities.jobs.workflows.service:Workflows", workflows)
         ports.offer("tickwright.capabilities.jobs.waits:JobWaits", waits)
         ports.offer("tickwright.capabilities.jobs.schedules.service:Schedules", schedules)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
+        self._provide_workflows(context)
+
+    @staticmethod
+    def _provide_workflows(context: Context) -> None:
+        ports = context.ports
+
+        def workflow_results() -> "WorkflowResults":
+            from tickwright.capabilities.jobs.results import WorkflowResults
+            from tickwright.engine.wakeup.on_demand import DirectAccess
+
+            made = WorkflowResults(context.pool, ports.find(DirectAccess) or DirectAccess(None))
+            ports.on_close(made.aclose)
+            return made
+
+        def workflows() -> "Workflows":
+            from tickwright.capabilities.jobs.enqueue import Enqueuer
+            from tickwright.capabilities.jobs.workflows.service import Workflows
+
+            return Workflows(context.pool, ports.get(Enqueuer).types, lambda: context.settings.payload_keys)
+
+        def workflow_reader() -> "WorkflowReader":
+            from tickwright.capabilities.jobs.workflows.reader import WorkflowReader
+
+            return WorkflowReader(context.pool)
+
+        def workflow_waits() -> "WorkflowWaits":
+            from tickwright.capabilities.jobs.results import WorkflowResults
+            from tickwright.capabilities.jobs.waits import WorkflowWaits
+
+            return WorkflowWaits(ports.get(WorkflowResults))
+
+        ports.offer("tickwright.capabilities.jobs.results:WorkflowResults", workflow_results)
+        ports.offer("tickwright.capabilities.jobs.workflows.service:Workflows", workflows)
+        ports.offer("tickwright.capabilities.jobs.workflows.reader:WorkflowReader", workflow_reader)
+        ports.offer("tickwright.capabilities.jobs.waits:WorkflowWaits", workflow_waits)
 
     async def declare(self, context: Context) -> None:
         """Register the program's task types and schedules where no operator has set them up, and store the file's."""
@@ -264,11 +285,11 @@ class JobsPlugin(Plugin):
     def _start_api(context: Context, callers: Context) -> None:
         from tickwright.capabilities.jobs.metrics import remote_source
         from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
-        from tickwright.capabilities.jobs.waits import JobWaits
+        from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
 
         # on the pool of the loops, and with the process's listening connection
         remote = callers.ports.put(RemoteWorkers, context.ports.get(RemoteWorkers))
-        context.run(callers.ports.get(JobWaits), remote.claims)
+        context.run(callers.ports.get(JobWaits), callers.ports.get(WorkflowWaits), remote.claims)
         context.count(remote_source(remote.claims))
 
     @staticmethod
@@ -314,12 +335,17 @@ class JobsPlugin(Plugin):
         from tickwright.capabilities.jobs.rest import job_routes
         from tickwright.capabilities.jobs.schedules.rest import schedule_routes
         from tickwright.capabilities.jobs.schedules.service import Schedules
-        from tickwright.capabilities.jobs.waits import JobWaits
+        from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
+        from tickwright.capabilities.jobs.workflows.reader import WorkflowReader
+        from tickwright.capabilities.jobs.workflows.rest import workflow_routes
+        from tickwright.capabilities.jobs.workflows.service import Workflows
 
+        ports = context.ports
         return (
             job_routes(context.ports.get(JobService), context.ports.get(JobWaits), gate),
             figure_routes(TypeFigureReader(context.pool), gate),
             schedule_routes(context.ports.get(Schedules), gate),
+            workflow_routes(ports.get(Workflows), ports.get(WorkflowReader), ports.get(WorkflowWaits), gate),
             worker_routes(context.ports.get(RemoteWorkers), gate),
             payload_key_routes(PayloadKeyAdmin(context.pool, context.settings.payload_keys), gate),
         )

@@ -520,7 +520,7 @@ class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """
 
     ids: Ids | None = None
-    status: Annotated[list[JobStatus], Meta(max_length=5)] = []
+    status: Annotated[list[JobStatus], Meta(max_length=6)] = []
     task_type: Annotated[str, Meta(min_length=1, max_length=50)] | None = None
     execute_from: InstantText | None = None
     execute_to: InstantText | None = None

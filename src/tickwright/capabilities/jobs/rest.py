@@ -164,7 +164,7 @@ def _with(extra: dict[str, Any], key_chars_max: int) -> dict[str, Any]:
     return {"openapi_extra": {**extra["openapi_extra"], "parameters": [key, _TRACEPARENT]}}
 
 
-JobStatuses = Annotated[list[JobStatus] | None, Query(max_length=5)]
+JobStatuses = Annotated[list[JobStatus] | None, Query(max_length=6)]
 TypeText = Annotated[str | None, Query(max_length=50)]
 KeyText = Annotated[str | None, Query(max_length=255)]
 Text = Annotated[
@@ -181,6 +181,10 @@ WithMetadata = Annotated[
     ),
 ]
 Worker = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Held by this session now")]
+OfWorkflow = Annotated[
+    int | None,
+    Query(ge=1, le=2**63 - 1, description="Of this workflow: the outermost one, or the one that it is directly in"),
+]
 
 
 def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
@@ -197,6 +201,7 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         tag: WithTags = None,
         metadata: WithMetadata = None,
         worker: Worker = None,
+        workflow: OfWorkflow = None,
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
@@ -204,7 +209,9 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
 
         A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
         """
-        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), worker)
+        which = _filter(
+            status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), (worker, workflow)
+        )
         return answer(await service.list(ListQuery.of(which, cursor, limit)))
 
     @router.get("/v1/jobs:counts", tags=["jobs"], dependencies=viewer, **answers(JobCounts))
@@ -218,12 +225,15 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         tag: WithTags = None,
         metadata: WithMetadata = None,
         worker: Worker = None,
+        workflow: OfWorkflow = None,
     ) -> Response:
         """Count jobs by state, with the filters of the list.
 
         Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
         """
-        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), worker)
+        which = _filter(
+            status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), (worker, workflow)
+        )
         return answer(await service.count(which))
 
     @router.get("/v1/jobs/{job_id}/explain", tags=["jobs"], dependencies=viewer, **answers(Explanation))
@@ -255,7 +265,7 @@ def _waiting(router: APIRouter, service: JobService, waits: JobWaits, gate: Gate
         job = await service.get_raw(job_id)
         if time is None or job.status in FINAL:
             return answer(job)
-        ended = await _unless_gone(request, waits.wait(job_id, time, caller))
+        ended = await unless_gone(request, waits.wait(job_id, time, caller))
         with within(READ_S):  # the time of the request itself is over
             try:
                 job = await service.get_raw(job_id)
@@ -275,7 +285,7 @@ def _waiting(router: APIRouter, service: JobService, waits: JobWaits, gate: Gate
         return EventStream(waits.stream(job_id, caller, sight()), "job")
 
 
-async def _unless_gone(request: Request, waiting: Coroutine[Any, Any, JobState | None]) -> JobState | None:
+async def unless_gone(request: Request, waiting: Coroutine[Any, Any, JobState | None]) -> JobState | None:
     """Return the end of ``waiting``. Raises ``Abandoned`` as soon as the client has left."""
     wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(client_gone(request.receive))
     try:
@@ -454,7 +464,7 @@ def _filter(  # noqa: PLR0917
     idempotency_key: str | None,
     text: str | None,
     details: tuple[list[str] | None, list[str] | None],
-    worker: int | None,
+    held: tuple[int | None, int | None],
 ) -> JobFilter:
     return JobFilter(
         statuses=tuple(sorted(set(status or ()))),
@@ -465,7 +475,8 @@ def _filter(  # noqa: PLR0917
         text=text or None,
         tags=tuple(details[0] or ()),
         metadata=tuple(details[1] or ()),
-        worker=worker,
+        worker=held[0],
+        workflow=held[1],
         in_payload=sight().data,
         in_addresses=sight().whole,
     )

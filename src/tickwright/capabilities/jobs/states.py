@@ -2,6 +2,7 @@
 
 ::
 
+    waiting ──all that it waits for have ended──▶ pending; or cancelled, failed
     pending ──claim──▶ processing ──ok──────────▶ completed
        ▲  │                │  │  └──last failure─▶ failed ──retry──▶ pending
        │  └──cancel──┐     │  └──stopped─────────▶ cancelled
@@ -19,6 +20,8 @@ from enum import StrEnum
 class JobStatus(StrEnum):
     """The status of a job."""
 
+    WAITING = "waiting"
+    """For other jobs of its workflow, in a table of its own; there its column ``status`` is ``pending``."""
     PENDING = "pending"
     PROCESSING = "processing"
     COMPLETED = "completed"
@@ -29,9 +32,10 @@ class JobStatus(StrEnum):
 FINAL = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 
 TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.WAITING: frozenset({JobStatus.PENDING, JobStatus.FAILED, JobStatus.CANCELLED}),
     JobStatus.PENDING: frozenset({JobStatus.PROCESSING, JobStatus.CANCELLED}),
     JobStatus.PROCESSING: frozenset({JobStatus.PENDING, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}),
     JobStatus.COMPLETED: frozenset(),
-    JobStatus.FAILED: frozenset({JobStatus.PENDING}),  # an operator's retry, never a worker's
-    JobStatus.CANCELLED: frozenset(),
+    JobStatus.FAILED: frozenset({JobStatus.PENDING, JobStatus.WAITING}),  # an operator's retry, never a worker's
+    JobStatus.CANCELLED: frozenset({JobStatus.WAITING}),  # by the retry of its workflow
 }

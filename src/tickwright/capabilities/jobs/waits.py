@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from tickwright.capabilities.jobs.results import JobResults, JobState
+from tickwright.capabilities.jobs.results import JobResults, JobState, WorkflowResults
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.time_texts import parse_duration
 from tickwright.engine.service import LoopService
@@ -165,6 +165,15 @@ class _Places:
             self.taken[caller.name] -= 1
             if not self.taken[caller.name]:
                 del self.taken[caller.name]
+
+
+class WorkflowWaits(JobWaits):
+    """The requests that wait for workflows: the same with their results, without streams."""
+
+    name = "workflow-waits"
+
+    def __init__(self, results: WorkflowResults) -> None:
+        super().__init__(results)
 
 
 class JobStream:

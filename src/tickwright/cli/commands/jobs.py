@@ -188,12 +188,13 @@ def list_(
     *,
     which: Which,
     worker: Annotated[int | None, typer.Option(min=1, help="Only jobs that this worker session holds now.")] = None,
+    workflow: Annotated[int | None, typer.Option(min=1, help="Only jobs of this workflow.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    query = {**which.named(), "worker": worker, "cursor": cursor, "limit": limit}
+    query = {**which.named(), "worker": worker, "workflow": workflow, "cursor": cursor, "limit": limit}
     show_page(ask("GET", "/jobs", query=query), COLUMNS, as_json=as_json, empty="no jobs")
 
 

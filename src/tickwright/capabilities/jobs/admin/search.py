@@ -20,7 +20,7 @@ from tickwright.capabilities.jobs.requests import METADATA_FILTERS_MAX, METADATA
 from tickwright.capabilities.jobs.states import JobStatus
 from tickwright.domain.errors import Rejected, storable
 from tickwright.domain.masking import SEPARATOR
-from tickwright.store.paging import LIMIT_DEFAULT, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, fetch_page
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
@@ -28,6 +28,7 @@ T = TypeVar("T")
 MANY_MAX = 1000
 LIVE = frozenset({JobStatus.PENDING, JobStatus.PROCESSING})
 DONE = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
+WAITING = frozenset({JobStatus.WAITING})
 
 
 def check_many(limit: int) -> None:
@@ -48,6 +49,7 @@ class JobFilter:
         tags: All of them are among the job's tags.
         metadata: ``key=value`` of the metadata's first level, all of them; see :func:`metadata_path`.
         worker: The session that holds the job now.
+        workflow: The workflow that it belongs to: the outermost one, or the one that it is directly in.
         in_payload: Whether ``text`` is searched in payloads, too; not for callers that may not read them.
         in_addresses: Whether it is searched behind the hosts of addresses, too; likewise.
     """
@@ -62,15 +64,20 @@ class JobFilter:
     tags: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
     worker: int | None = None
+    workflow: int | None = None
     in_payload: bool = True
     in_addresses: bool = True
 
     def check(self, limit: int) -> None:
-        """Refuse an empty filter, which would match every job.
+        """Refuse an empty filter, which would match every job, and jobs that wait for others.
 
         Raises:
-            Rejected: ``empty_filter``, ``invalid_limit``. Permanent.
+            Rejected: ``empty_filter``, ``invalid_limit``, ``job_waits``. Permanent.
         """
+        if JobStatus.WAITING in self.statuses:
+            raise Rejected(
+                "job_waits", "waiting jobs: cancel or retry their workflow, or one by its id", field="status"
+            )
         if not self.shown():
             raise Rejected(
                 "empty_filter", "say which jobs: ids, task_type, status, execute_from, execute_to, text, a tag or a key"
@@ -143,7 +150,7 @@ SEARCHES = {
     for name, text in with_claim_ranges(load("tickwright.capabilities.jobs.sql", "search.sql")).items()
 }
 _FAMILY, _LIVE = "tickwright.scheduled_tasks", "ONLY tickwright.scheduled_tasks"
-_DEAD = "tickwright.scheduled_tasks_dead"
+_DEAD, _WAITING = "tickwright.scheduled_tasks_dead", "ONLY tickwright.scheduled_tasks_waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,8 @@ class JobQuery:
         texts = {"key": "t.idempotency_key", "error": "t.error_message", "payload": "t.payload::text"}
         if not self.which.in_addresses:
             texts = {name: SEARCHES["masked"].format(text=text, separator=SEPARATOR) for name, text in texts.items()}
-        return SEARCHES[name].format(matches=SEARCHES["matches"].format(fold=fold, **texts), **parts)
+        matches = SEARCHES["matches"].format(fold=fold, state=SEARCHES["state"], **texts)
+        return SEARCHES[name].format(matches=matches, state=SEARCHES["state"], **parts)
 
     def arguments(self) -> tuple[Any, ...]:
         """Return the values of the fragment ``matches``."""
@@ -298,21 +306,45 @@ class JobSearch:
 
     async def _source(self, which: JobFilter) -> str:
         """Return the smallest part of the family of tables that can have matches; empty when there is none."""
-        if which.wants(LIVE) and which.wants(FAILED) and which.wants(DONE):
+        if all(which.wants(some) for some in (LIVE, WAITING, FAILED, DONE)):
             return _FAMILY
         return _union([name for name, _ in await self._tables(which)])
 
     async def _tables(self, which: JobFilter) -> list[tuple[str, bool]]:
         """Return the tables that can have matches, and whether each has an index of tags and metadata."""
         tables = [(name, True) for name, states in ((_LIVE, LIVE), (_DEAD, FAILED)) if which.wants(states)]
+        tables += [(_WAITING, False)] if which.wants(WAITING) else []
         if which.wants(DONE):
             days = await self._pool.fetch(SEARCHES["days"])
             tables += [(f"tickwright.{row['relname']}", row["indexed"]) for row in days]
         return tables
 
     async def _newest(self, which: JobFilter, before: int, limit: int) -> SearchPage:
+        if which.workflow is not None:
+            return await self._newest_of_workflow(which, before, limit)
         sources, query = await self._sources(which), JobQuery(which)
         return merge([await self._search("search_newest", query, source, before, limit) for source in sources], limit)
+
+    async def _newest_of_workflow(self, which: JobFilter, before: int, limit: int) -> SearchPage:
+        """Search the newest jobs of a workflow: as many as a page reads."""
+        ids, more = await self._of_workflow(which, before, FEW_MAX)
+        some = await self._held_among(which, ids)
+        found = await self._search("search_newest", JobQuery(which), _SearchSource(_FAMILY, some), before, limit)
+        if found.position is None and more and ids:
+            return replace(found, position=ids[-1])
+        return found
+
+    async def _of_workflow(self, which: JobFilter, before: int, ids_max: int) -> tuple[list[int], bool]:
+        """Return the newest jobs of a workflow below an id, and whether there are more."""
+        rows = await fetch_page(self._pool, SEARCHES["of_workflow"], which.workflow, before, ids_max + 1)
+        return [row["id"] for row in rows[:ids_max]], len(rows) > ids_max
+
+    async def _held_among(self, which: JobFilter, ids: list[int]) -> list[int]:
+        """Return those of some jobs that the filter's ids and worker allow."""
+        if which.ids is None and which.worker is None:
+            return ids
+        held = set(await self._narrowed(replace(which, workflow=None)) or ())
+        return [job_id for job_id in ids if job_id in held]
 
     async def _search(self, name: str, query: JobQuery, source: _SearchSource, start: int, limit: int) -> SearchPage:
         sql = query.sql(name, source=source.source, within="" if source.ids is None else SEARCHES["within"])
@@ -325,16 +357,20 @@ class JobSearch:
     async def _count(self, which: JobFilter) -> SearchCounts:
         wanted = {str(state) for state in which.statuses or JobStatus}
         counts, more = dict.fromkeys(wanted, 0), set[str]()
+        if which.workflow is not None:
+            ids, is_cut = await self._of_workflow(which, NEWEST, COUNT_MAX)
+            counts |= await self.status_of(JobQuery(which), await self._held_among(which, ids))
+            return SearchCounts(counts, frozenset(wanted if is_cut else ()))
         if which.ids is not None or which.worker is not None:
             ids = await self._narrowed(which) or []
             return SearchCounts(counts | await self.status_of(JobQuery(which), ids), frozenset())
         if which.is_detailed and (sources := await self._detailed_sources(which)) is not None:
-            walked = {str(state) for state in DONE} if len(sources) > 1 else set()
+            walked = {str(state) for state in DONE | WAITING} if len(sources) > 1 else set()
             counts |= await self.status_of(JobQuery(which), sources[0].ids or [])
             return SearchCounts(counts, frozenset(walked & wanted))
-        for states, count in ((LIVE, self._count_live), (FAILED, self._count_walk), (DONE, self._count_walk)):
+        for states in (LIVE, WAITING, FAILED, DONE):
             if which.wants(states):
-                found = await count(which, states)
+                found = await (self._count_live if states is LIVE else self._count_walk)(which, states)
                 counts |= {state: jobs for state, jobs in found.counts.items() if state in wanted}
                 more |= found.at_least & wanted
         more |= {state for state, jobs in counts.items() if jobs >= COUNT_MAX}

@@ -41,6 +41,7 @@ from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.requests import BOUNDS, EDITED, JobEdit, ScheduleBounds, read_job, seal_payload
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
 from tickwright.capabilities.jobs.task_types import TaskTypes
+from tickwright.capabilities.jobs.workflows.explain import read_surroundings
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation
@@ -108,7 +109,9 @@ class JobService:
         facts = await self._pool.fetchrow(EXPLAIN, job_id)
         if facts is None:
             raise _not_found(job_id)
-        return explain(facts)
+        if facts["workflow_id"] is None:
+            return explain(facts)
+        return explain(facts, await read_surroundings(self._pool, job_id))
 
     async def cancel(self, job_id: int, *, caller: Caller) -> JobAction:
         """Cancel a pending job at once, or ask the worker that holds it to stop it.

@@ -12,6 +12,7 @@ import msgspec
 
 from tickwright.capabilities.jobs.model import TaskType, furthest_start_s
 from tickwright.capabilities.jobs.unique import UniqueRequest, unique_of
+from tickwright.capabilities.jobs.workflows.explain import Surroundings, place_in_workflow, reasons_to_wait
 from tickwright.domain.masking import masked_address
 from tickwright.domain.strict_json import decode_stored
 from tickwright.domain.time_texts import RATE_PER_S_MIN, format_duration, instant_text, wait_text
@@ -24,7 +25,8 @@ T = TypeVar("T")
 class JobView(msgspec.Struct, kw_only=True):
     """A job in a list; ``payload``, ``metadata``, ``result`` and ``progress`` are in :class:`JobDetail`.
 
-    ``version`` rises with each claim and each edit.
+    ``version`` rises with each claim and each edit. ``status`` is ``waiting`` while it waits for other jobs of its
+    workflow, ``workflow_id``.
     """
 
     id: int
@@ -49,6 +51,7 @@ class JobView(msgspec.Struct, kw_only=True):
     worker: int | None
     tags: list[str]
     version: int
+    workflow_id: int | None
 
 
 class AttemptView(msgspec.Struct):
@@ -403,12 +406,15 @@ def _late_ms(due_at: datetime, started_at: datetime) -> float:
 WAITING_SHOWN_MAX = 10_000
 
 
-def explain(facts: Mapping[str, Any]) -> Explanation:
+def explain(facts: Mapping[str, Any], surroundings: Surroundings | None = None) -> Explanation:
     """Return the reasons for a job's state from the row of the query ``explain``; ``now`` is the database's clock.
 
     They go from the request to the last obstacle. The first one that alone keeps the job from running is the summary.
+    ``surroundings`` is what the job waits for, and what waits for it, in a workflow.
     """
     match facts["status"]:
+        case "waiting" if surroundings is not None:
+            reasons = list(reasons_to_wait(surroundings))
         case "pending":
             reasons = list(_pending(facts)) or [Reason("due", "it is due, and a worker takes it with its next claim")]
         case "processing":
@@ -418,6 +424,8 @@ def explain(facts: Mapping[str, Any]) -> Explanation:
     summary = reasons[0].text
     if facts["status"] != "completed" and (done := _done_steps(facts["steps"])):
         reasons.append(Reason("steps_done", _steps_text(done)))
+    if surroundings is not None:
+        reasons.append(place_in_workflow(surroundings))
     if facts["idempotency_key"] is not None:
         reasons.append(Reason("has_key", "its idempotency key makes repeated requests answer with this job"))
     reasons += _unique_reasons(facts["id"], unique_view(facts["id"], facts["uniqueness"]))

@@ -1,9 +1,10 @@
 -- name: shown
 -- The columns of a job that callers see.
-t.id, t.task_type, t.status, t.execute_at, tickwright.shown_at(coalesce(t.retry_at, t.execute_at)) AS due_at, t.attempts, t.max_attempts,
+t.id, t.task_type, CASE WHEN t.tableoid = 'tickwright.scheduled_tasks_waiting'::regclass THEN 'waiting' ELSE t.status END AS status, t.execute_at, tickwright.shown_at(coalesce(t.retry_at, t.execute_at)) AS due_at, t.attempts, t.max_attempts,
 t.priority, t.idempotency_key, t.timeout_ms, tickwright.shown_at(t.expires_at) AS expires_at, t.error_message, t.created_at, t.updated_at, t.started_at,
 t.completed_at, tickwright.shown_at(t.retry_at) AS retry_at, t.cancel_requested_at, t.fence, t.owner, coalesce(t.tags, '{}') AS tags,
-t.fence + coalesce(t.edits, 0) + 1 AS version;
+t.fence + coalesce(t.edits, 0) + 1 AS version,
+coalesce(t.workflow_id, (SELECT n.workflow_id FROM tickwright.workflow_nodes n WHERE n.id = t.id)) AS workflow_id;
 
 -- name: unique_now
 -- The rule of a unique job, and which job has its arguments now; NULL for others.

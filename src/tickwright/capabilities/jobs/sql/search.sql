@@ -1,7 +1,7 @@
 -- name: matches
 -- Whether a job matches a filter and the conditions of an action. Text matches the key, the last error, and the payload where the caller
 -- may see it.
-($1::text[] IS NULL OR t.status = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
+($1::text[] IS NULL OR {state} = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
 AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL OR t.execute_at < $4)
 AND ($5::text[] IS NULL OR {key} {fold} ILIKE ($5)[1] OR {error} {fold} ILIKE ($5)[1] OR {payload} {fold} ILIKE ($5)[2])
 AND CASE $6::text
@@ -11,6 +11,10 @@ AND CASE $6::text
       ELSE true END
 AND ($7::timestamptz IS NULL OR t.updated_at < $7)
 AND ($9::text[] IS NULL OR t.tags @> $9) AND ($10::text IS NULL OR t.metadata @@ CAST($10 AS jsonpath));
+
+-- name: state
+-- The state of a job as callers see it.
+CASE WHEN t.tableoid = 'tickwright.scheduled_tasks_waiting'::regclass THEN 'waiting' ELSE t.status END;
 
 -- name: masked
 -- The text to search for a caller that sees only the hosts of addresses: without what follows a host or a user before it, also where they
@@ -77,6 +81,17 @@ $2::text IS NULL;
 SELECT t.id FROM ONLY tickwright.scheduled_tasks t
  WHERE t.task_type = $1::text ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT $2;
 
+-- name: of_workflow
+-- The jobs of a workflow ($1: the outermost one, or the one that they are directly in) below an id, the newest first, at most $3.
+-- Indexes: workflows_pkey, workflow_nodes_pkey.
+SELECT n.id
+  FROM tickwright.workflows w
+ CROSS JOIN LATERAL (SELECT o.id FROM tickwright.workflow_nodes o
+                      WHERE o.id < least($2::bigint, w.last_id + 1) AND o.id > w.id AND o.root_id = w.root_id AND NOT o.is_workflow
+                        AND (w.parent_id IS NULL OR o.workflow_id = w.id)
+                      ORDER BY o.id DESC LIMIT $3::bigint) AS n
+ WHERE w.id = $1::bigint;
+
 -- name: held_by
 -- The jobs that a worker session holds (NULL: any), among the first $3 due ones of each claim range, $2 in all. Index: scheduled_tasks_due,
 -- as a reclaim.
@@ -93,7 +108,7 @@ SELECT f.id
 
 -- name: whole
 -- One table of the family, as a part of a union.
-SELECT * FROM {source};
+SELECT t.*, t.tableoid FROM {source} t;
 
 -- name: days
 -- The tables of completed and cancelled jobs, and whether tags and metadata have an index there (revision 0037). Small: a row per day.
@@ -104,15 +119,15 @@ SELECT c.relname, to_regclass('tickwright.' || c.relname || '_details') IS NOT N
 -- How many of the newest $12 jobs match, by status, and how many were read in time. Indexes: the primary keys of the tables of the source,
 -- read backwards.
 SELECT l.status, count(*) FILTER (WHERE l.matches) AS jobs, count(l.matches) AS searched, count(*) AS seen
-  FROM (SELECT t.status,
+  FROM (SELECT {state} AS status,
                CASE WHEN clock_timestamp() < statement_timestamp() + $11::interval THEN coalesce({matches}, false) END AS matches
           FROM {source} t ORDER BY t.id DESC LIMIT $12) AS l
  GROUP BY l.status;
 
 -- name: count_ids
 -- How many of these jobs match, by status. Indexes: the primary key of each table of the family.
-SELECT t.status, count(*) AS jobs FROM tickwright.scheduled_tasks t
- WHERE t.id = ANY ($11::bigint[]) AND {matches} GROUP BY t.status;
+SELECT {state} AS status, count(*) AS jobs FROM tickwright.scheduled_tasks t
+ WHERE t.id = ANY ($11::bigint[]) AND {matches} GROUP BY 1;
 
 -- name: count_live
 -- How many of the first $12 live jobs (by claim range, registered types first) are pending and match; of the first $13 due ones of each

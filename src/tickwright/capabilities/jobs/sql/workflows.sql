@@ -5,6 +5,15 @@ SELECT tickwright.add_workflow(CAST($1::text AS jsonb)) AS id
   FROM (SELECT CASE WHEN $2::text IS NOT NULL THEN set_config('lock_timeout', $2::text, true) ELSE '' END AS lock_timeout) AS bound
  WHERE bound.lock_timeout IS NOT NULL;
 
+-- name: bound_key
+-- Bound the wait for a key that another transaction holds to $1.
+SELECT set_config('lock_timeout', $1, true);
+
+-- name: is_new
+-- Whether the ``add`` before it in this session made the workflow: its last job has the last id that the session took from the sequence. One that was known
+-- took an id for nothing. Index: workflows_pkey.
+SELECT w.last_id = currval('tickwright.scheduled_tasks_id_seq') FROM tickwright.workflows w WHERE w.id = $1::bigint;
+
 -- name: ids
 -- The ids of the nodes of a workflow and of those inside of it, inner workflows first, each in the order of its definition. Index: workflow_nodes_pkey.
 SELECT n.id, n.name FROM tickwright.workflow_nodes n

@@ -1,7 +1,7 @@
 """Workflows for programs, the API and the command line: add, read, cancel, retry."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 
@@ -22,6 +22,13 @@ from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.jobs.sql", "workflows.sql")
 RESULTS_AT_ONCE = 500
+
+
+class AddedWorkflow(NamedTuple):
+    """A workflow; not ``created`` where its key was known."""
+
+    id: int
+    created: bool
 
 
 class Workflows:
@@ -60,6 +67,14 @@ class Workflows:
                 raise
             raise known from error
         return int(rows[0][0])
+
+    async def add_once(self, definition: WorkflowDefinition) -> AddedWorkflow:
+        """Add a workflow, and say whether it is new; errors as :meth:`add`."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            if definition.key is not None:
+                await connection.execute(SQL["bound_key"], HELD_FOR)
+            workflow_id = await self.add(definition, connection=connection)
+            return AddedWorkflow(workflow_id, await connection.fetchval(SQL["is_new"], workflow_id))
 
     async def node_ids(self, workflow_id: int, *, connection: Any = None) -> Sequence[Any]:
         """Return the id and the name of each node, inner workflows first, each in the order of its definition."""

@@ -1,1 +1,1 @@
-import{_ as e}from"./index.js";import{E as t}from"./live.js";function n(){return(e({queryKey:[`partners`,`names`],queryFn:({signal:e})=>t(`/v1/partners`,{signal:e}),staleTime:3e4}).data?.items??[]).map(e=>e.name)}export{n as t};
+import{_ as e}from"./index.js";import{D as t}from"./live.js";function n(){return(e({queryKey:[`partners`,`names`],queryFn:({signal:e})=>t(`/v1/partners`,{signal:e}),staleTime:3e4}).data?.items??[]).map(e=>e.name)}export{n as t};

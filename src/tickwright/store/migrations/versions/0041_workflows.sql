@@ -49,6 +49,7 @@ CREATE TABLE tickwright.workflow_nodes (
   root_id     bigint       NOT NULL,
   workflow_id bigint       NOT NULL,
   name        varchar(200) COLLATE "C" NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+  task_type   text         COLLATE "C",
   is_workflow boolean      NOT NULL DEFAULT false,
   on_failed   text         NOT NULL DEFAULT 'cancel' CHECK (on_failed IN ('cancel', 'wait', 'run', 'only')),
   waits_for   integer      NOT NULL DEFAULT 0 CHECK (waits_for >= 0),
@@ -61,6 +62,7 @@ CREATE TABLE tickwright.workflow_nodes (
 ) WITH (fillfactor = 80);
 CREATE INDEX workflow_nodes_stalled ON tickwright.workflow_nodes (id) WHERE stalled;
 COMMENT ON TABLE tickwright.workflow_nodes IS 'The jobs of workflows, and the workflows inside of workflows.';
+COMMENT ON COLUMN tickwright.workflow_nodes.task_type IS 'The type of the job, for the graph; NULL for an inner workflow.';
 COMMENT ON COLUMN tickwright.workflow_nodes.on_failed IS
   'Where a node that it waits for did not complete: cancel it; wait until that one is retried; run when all have ended; or run only then, and else skip it.';
 COMMENT ON COLUMN tickwright.workflow_nodes.waits_for IS 'While it waits: for how many nodes it still does.';
@@ -674,9 +676,9 @@ BEGIN
   END IF;
   PERFORM tickwright.add_inner_workflows(root, definition -> 'workflows');
 
-  INSERT INTO tickwright.workflow_nodes (id, root_id, workflow_id, name, on_failed, delay, arguments)
+  INSERT INTO tickwright.workflow_nodes (id, root_id, workflow_id, name, task_type, on_failed, delay, arguments)
   SELECT nextval('tickwright.scheduled_tasks_id_seq'), root, coalesce(i.id, CASE WHEN j.workflow IS NULL THEN root END),
-         coalesce(j.name, j.task_type || '-' || j.place), coalesce(j.on_failed, 'cancel'), j.delay, j.arguments
+         coalesce(j.name, j.task_type || '-' || j.place), j.task_type, coalesce(j.on_failed, 'cancel'), j.delay, j.arguments
     FROM ROWS FROM (jsonb_to_recordset(definition -> 'jobs')
                     AS (name text, task_type text, on_failed text, delay interval, arguments jsonb, workflow text)) WITH ORDINALITY
            AS j (name, task_type, on_failed, delay, arguments, workflow, place)

@@ -80,10 +80,10 @@ export function JobActions({ job }: { job: Job }) {
           Retry from the start
         </Button>
       )}
-      {(waits || runs) && (
+      {(waits || runs || job.status === "waiting") && (
         <Button
           variant="outline"
-          color="red.9"
+          color="var(--bad)"
           disabled={busy}
           onClick={() => void ask("cancel", "Cancel 1 job", runs ? "Its worker is asked to stop it." : "It will never start.")}
         >

@@ -13,6 +13,7 @@ import { Json } from "../../parts/Json";
 import { Side } from "../../parts/Side";
 import { StateBadge } from "../../parts/StateBadge";
 import { Section } from "../../parts/View";
+import { Neighbours } from "../workflows/Neighbours";
 import { JobActions } from "./JobActions";
 import classes from "./jobs.module.css";
 import { Timeline } from "./Timeline";
@@ -49,6 +50,7 @@ function Shown({ job }: { job: Job }) {
           load={(signal) => get("/v1/jobs/{job_id}/explain", { path: { job_id: job.id }, signal })}
         />
       </Section>
+      {job.workflow_id !== null && <Neighbours workflowId={job.workflow_id} jobId={job.id} />}
       <Section title="Timeline">
         <Timeline job={job} />
       </Section>

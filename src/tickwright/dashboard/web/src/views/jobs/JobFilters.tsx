@@ -9,6 +9,7 @@ import { NAMES } from "./filter";
 export function JobFilters() {
   const types = useQuery({ queryKey: ["task-types", "list"], queryFn: ({ signal }) => get("/v1/task-types", { signal }), staleTime: 30_000 });
   useParameterCheck("worker", "Worker", NUMBER);
+  useParameterCheck("workflow", "Workflow", NUMBER);
   return (
     <Filters names={NAMES}>
       <TextFilter name="text" label="Text" placeholder="in key, error or payload" width={210} first />
@@ -17,6 +18,7 @@ export function JobFilters() {
       <TextFilter name="metadata" label="Metadata" placeholder="name=value" width={140} />
       <TextFilter name="key" label="Idempotency key" placeholder="exact" width={150} />
       <TextFilter name="worker" label="Worker" placeholder="session id" width={110} />
+      <TextFilter name="workflow" label="Workflow" placeholder="id" width={110} />
       <TimeFilter name="from" label="Execute from" />
       <TimeFilter name="to" label="Execute before" />
     </Filters>

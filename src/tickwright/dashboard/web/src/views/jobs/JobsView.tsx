@@ -13,7 +13,7 @@ import { useSelection } from "../../parts/useSelection";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { BulkMenu } from "./BulkMenu";
-import { filterOf, listingOf } from "./filter";
+import { filterOf, isListOnly, listingOf } from "./filter";
 import { JobDrawer } from "./JobDrawer";
 import { JobFilters } from "./JobFilters";
 import classes from "./jobs.module.css";
@@ -49,7 +49,7 @@ export default function JobsView() {
   const listed = JSON.stringify(listing);
   useEffect(() => selection.clear(), [listed]); // only jobs of the current list stay chosen
   return (
-    <View title="Jobs" actions={mayAct && <BulkMenu selection={selection} filter={filter} listOnly={listing.worker !== undefined} />}>
+    <View title="Jobs" actions={mayAct && <BulkMenu selection={selection} filter={filter} listOnly={isListOnly(listing)} />}>
       <StateTabs filter={listing} />
       <JobFilters />
       <DataTable

@@ -5,13 +5,12 @@ import { updating } from "../../app/prefs";
 import { atLeast } from "../../parts/Figure";
 import { useParameterCheck } from "../../parts/ParameterChecks";
 import { useUrl } from "../../parts/useUrl";
-import type { JobFilter } from "./filter";
-import { STATES } from "./filter";
+import { STATES, type Listing } from "./filter";
 import classes from "./jobs.module.css";
 
 type Counts = Schemas["JobCounts"];
 
-export function StateTabs({ filter }: { filter: JobFilter & { worker?: string } }) {
+export function StateTabs({ filter }: { filter: Listing }) {
   const url = useUrl();
   useParameterCheck("state", "State", STATES);
   const held = updating.use() === "held";

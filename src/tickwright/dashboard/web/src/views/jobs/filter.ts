@@ -1,9 +1,9 @@
 /** The filters of the list of jobs: read from the URL, as parameters of the API. */
 import type { Url } from "../../parts/useUrl";
 
-export const STATES = ["pending", "processing", "completed", "failed", "cancelled"] as const;
+export const STATES = ["waiting", "pending", "processing", "completed", "failed", "cancelled"] as const;
 export type JobState = (typeof STATES)[number];
-export const NAMES = ["text", "type", "tag", "metadata", "key", "worker", "from", "to"] as const;
+export const NAMES = ["text", "type", "tag", "metadata", "key", "worker", "workflow", "from", "to"] as const;
 
 /** The filters that the listing, the counts and the bulk actions share. */
 export interface JobFilter {
@@ -37,10 +37,24 @@ export function partsOf(text: string): string[] {
   return [...new Set(text.split(",").map((part) => part.trim()).filter((part) => part !== ""))]; // prettier-ignore
 }
 
-/** Return the filter of the listing; bulk actions cannot filter by worker. */
-export function listingOf(url: Url): JobFilter & { worker?: string } {
-  const worker = url.one("worker");
-  return /^\d{1,19}$/.test(worker) ? { ...filterOf(url), worker } : filterOf(url);
+/** The filters of the listing that bulk actions do not support. */
+export interface Listing extends JobFilter {
+  worker?: string;
+  workflow?: string;
+}
+
+/** Return the filter of the listing. */
+export function listingOf(url: Url): Listing {
+  const listing: Listing = filterOf(url);
+  for (const name of ["worker", "workflow"] as const) {
+    if (/^\d{1,19}$/.test(url.one(name))) listing[name] = url.one(name);
+  }
+  return listing;
+}
+
+/** Return whether bulk actions do not support the filter of a listing: jobs that wait are acted on by their workflow. */
+export function isListOnly(listing: Listing): boolean {
+  return listing.worker !== undefined || listing.workflow !== undefined || listing.status?.includes("waiting") === true;
 }
 
 /** Return the filter as text, for a confirmation. */

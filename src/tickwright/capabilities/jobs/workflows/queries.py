@@ -1,0 +1,5 @@
+"""The statements that read workflows for operators."""
+
+from tickwright.store.queries import filled, load
+
+SQL = filled(filled(load("tickwright.capabilities.jobs.sql", "workflow_views.sql"), "shown"), "node_state")
