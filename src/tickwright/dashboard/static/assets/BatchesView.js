@@ -1,1 +1,1 @@
-import{n as e}from"./View.js";import{t}from"./BatchList.js";import{it as n}from"./live.js";function r(){return n(e,{title:`Batches of programs`,children:n(t,{kind:`batches`})})}export{r as default};
+import{n as e}from"./View.js";import{t}from"./BatchList.js";import{at as n}from"./live.js";function r(){return n(e,{title:`Batches of programs`,children:n(t,{kind:`batches`})})}export{r as default};

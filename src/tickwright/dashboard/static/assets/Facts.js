@@ -1,1 +1,1 @@
-import{at as e,it as t,st as n}from"./live.js";function r({of:r}){return t(`dl`,{className:n.facts,children:r.map(([r,i])=>e(`div`,{children:[t(`dt`,{children:r}),t(`dd`,{children:i??t(`span`,{className:n.none,children:`–`})})]},r))})}export{r as t};
+import{at as e,ct as t,ot as n}from"./live.js";function r({of:r}){return e(`dl`,{className:t.facts,children:r.map(([r,i])=>n(`div`,{children:[e(`dt`,{children:r}),e(`dd`,{children:i??e(`span`,{className:t.none,children:`–`})})]},r))})}export{r as t};

@@ -150,6 +150,8 @@ export interface paths {
         /**
          * Schedule
          * @description Schedule one job. The same `Idempotency-Key` with the same request returns 200 and the existing job.
+         *
+         *     So does a unique job whose arguments another one holds; `outcome` says what happened to that one.
          */
         post: operations["schedule_v1_jobs_post"];
         delete?: never;
@@ -246,7 +248,7 @@ export interface paths {
         head?: never;
         /**
          * Edit Job
-         * @description Change the payload, priority, tags or metadata of a pending job.
+         * @description Change the payload, priority, tags or metadata of a pending job, or remove the steps that it has done.
          *
          *     409 `version_conflict` when its `version` is not the one sent; a claim is a new version, too.
          */
@@ -307,6 +309,8 @@ export interface paths {
         /**
          * Retry Job
          * @description Run a failed job again under its own id, with all its attempts, due now.
+         *
+         *     Steps that its handler has done stay done; `from_start` removes them.
          */
         post: operations["retry_job_v1_jobs__job_id__retry_post"];
         delete?: never;
@@ -867,6 +871,185 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/workflows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Workflows
+         * @description List workflows, newest first, without those inside of others. `created_to` is exclusive.
+         *
+         *     A page reads at most 20,000 rows. It may have fewer workflows than `limit`, and still a `next`.
+         */
+        get: operations["list_workflows_v1_workflows_get"];
+        put?: never;
+        /**
+         * Add Workflow
+         * @description Add a workflow: jobs that wait for jobs. All of it is added, or nothing; its first jobs run at once.
+         *
+         *     The body has at most 10 MiB (413 `body_too_large`). A rule that it breaks is named by a code that begins with
+         *     `workflow_`, such as `workflow_order` for a cycle. The same key with the same body returns 200 and the existing
+         *     workflow.
+         */
+        post: operations["add_workflow_v1_workflows_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Workflow
+         * @description Return one workflow with its jobs by state; with `wait` when it has ended, or as it is when the time is over.
+         *
+         *     503 `too_many_waits` where too many requests of the key, or in the process, wait already.
+         */
+        get: operations["get_workflow_v1_workflows__workflow_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/graph": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Workflow Graph
+         * @description Return its graph in at most 200 groups: nodes of one type and name that wait for the same are one group.
+         *
+         *     A group names how many of its nodes are in which state. Its `id` selects them in `nodes`.
+         */
+        get: operations["get_workflow_graph_v1_workflows__workflow_id__graph_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Explain Workflow
+         * @description Explain why a workflow is in its state, and name the jobs that it waits for.
+         */
+        get: operations["explain_workflow_v1_workflows__workflow_id__explain_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/nodes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Workflow Nodes
+         * @description List its jobs and the workflows inside of it, in the order of the definition.
+         */
+        get: operations["list_workflow_nodes_v1_workflows__workflow_id__nodes_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/nodes/{node_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Workflow Node
+         * @description Return a node with its neighbours: what it waits for, and what waits for it, at most 100 of each.
+         */
+        get: operations["get_workflow_node_v1_workflows__workflow_id__nodes__node_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Workflow
+         * @description Cancel a workflow, or with `job_id` that job and all that come after it.
+         *
+         *     Jobs that wait or are pending end at once. Workers are asked to stop the running ones; the workflow ends when
+         *     these have ended.
+         */
+        post: operations["cancel_workflow_v1_workflows__workflow_id__cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workflows/{workflow_id}/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Workflow
+         * @description Run again what failed, was cancelled or skipped; or with `job_id` that job and all of these after it.
+         *
+         *     Jobs keep their ids and get all their attempts. Completed ones stay as they are.
+         */
+        post: operations["retry_workflow_v1_workflows__workflow_id__retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/worker/register": {
         parameters: {
             query?: never;
@@ -887,6 +1070,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/remote-calls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Remote Calls
+         * @description List polls, tasks and chunks that consumers have handed over: by whom each is made, and how far it is.
+         */
+        get: operations["list_remote_calls_v1_remote_calls_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/worker/claim": {
         parameters: {
             query?: never;
@@ -898,7 +1101,7 @@ export interface paths {
         put?: never;
         /**
          * Worker Claim
-         * @description Return due jobs; see ``RemoteClaimer.claim``.
+         * @description Return due jobs, and polls, tasks and chunks that wait; see ``RemoteClaimer.claim``.
          */
         post: operations["worker_claim_v1_worker_claim_post"];
         delete?: never;
@@ -1001,6 +1204,46 @@ export interface paths {
          * @description End the session; what it still holds is released.
          */
         post: operations["worker_close_v1_worker_close_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/payload-keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Payload Keys
+         * @description Return how many encrypted jobs need each key; the keys themselves are nowhere in the API.
+         */
+        get: operations["list_payload_keys_v1_payload_keys_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/payload-keys:reencrypt": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reencrypt Payloads
+         * @description Encrypt a thousand waiting jobs, or dead letters, with the first key; repeat it with ``next`` as the body.
+         */
+        post: operations["reencrypt_payloads_v1_payload_keys_reencrypt_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2623,6 +2866,36 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/batches/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Batch
+         * @description Return one: its definition, and its next five occurrences.
+         */
+        get: operations["get_batch_v1_batches__name__get"];
+        /**
+         * Put Batch
+         * @description Create a batch for remote workers, or replace its definition: a new version. `target` is `remote:POOL`.
+         *
+         *     With `version` in the body, a put is refused (409) unless that is the newest version.
+         */
+        put: operations["put_batch_v1_batches__name__put"];
+        post?: never;
+        /**
+         * Delete Batch
+         * @description Delete a batch with its versions, executions and actions; 409 while an execution is open.
+         */
+        delete: operations["delete_batch_v1_batches__name__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/campaigns/{name}/versions": {
         parameters: {
             query?: never;
@@ -2775,26 +3048,6 @@ export interface paths {
          * @description List them by name, with the next occurrence and the last execution of each.
          */
         get: operations["list_batches_v1_batches_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/batches/{name}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Batch
-         * @description Return one: its definition, and its next five occurrences.
-         */
-        get: operations["get_batch_v1_batches__name__get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3526,9 +3779,25 @@ export interface components {
         };
         /**
          * CreatedJob
-         * @description The scheduled job; ``created`` is false when an earlier request with its idempotency key created it.
+         * @description The scheduled job; ``created`` is false when its idempotency key, or its unique arguments, belong to another job.
+         *
+         *         ``outcome`` is ``inserted``, ``existing``, or ``replaced`` with what ``replaced`` names: ``payload``, ``time``,
+         *         ``priority``. ``status`` is that of a unique job that existed.
          */
         CreatedJob: {
+            id: string;
+            created: boolean;
+            outcome: string;
+            /** @default [] */
+            replaced: string[];
+            /** @default null */
+            status: string | null;
+        };
+        /**
+         * CreatedWorkflow
+         * @description The added workflow; ``created`` is false when an earlier request with its key added it.
+         */
+        CreatedWorkflow: {
             id: string;
             created: boolean;
         };
@@ -3724,6 +3993,7 @@ export interface components {
          * @description Changes of a pending job; a field that is left out keeps its value, and ``null`` removes ``metadata``.
          *
          *         ``version`` is that of the job as the client read it. If the job has another version by now, nothing changes.
+         *         The steps that the job's handler has done stay done, also with another payload; ``from_start`` removes them.
          */
         EditRequest: {
             version?: number;
@@ -3738,6 +4008,8 @@ export interface components {
              */
             tags?: string[];
             metadata?: Record<string, unknown> | null;
+            /** @default false */
+            from_start?: boolean;
         };
         /**
          * EndedTracker
@@ -4183,6 +4455,107 @@ export interface components {
             burn: components["schemas"]["BurnRate"][];
         };
         /**
+         * FromJob
+         * @description Where an action on a workflow begins; without a body it is about the whole.
+         *
+         *         Attributes:
+         *             job_id: The action is about this job and all that come after it.
+         */
+        FromJob: {
+            /** @default null */
+            job_id?: string | null;
+        };
+        /**
+         * GraphEdge
+         * @description A group that waits for another one.
+         */
+        GraphEdge: {
+            from_id: string;
+            to_id: string;
+        };
+        /**
+         * GraphGroup
+         * @description Nodes of one kind that wait for the same.
+         *
+         *         Attributes:
+         *             id: The lowest id of its nodes. It does not change, so that it names the group in requests.
+         *             kind: The task type; empty for inner workflows, and for a range of levels of all types.
+         *             within: The names of the inner workflows around it, the outermost first.
+         *             name: Of the only node; or that of all its nodes, with ``#`` for numbers; null where these differ.
+         *             level: The longest way to it, from 0; ``last_level`` where it is a range.
+         *             states: How many of its nodes are in which state.
+         */
+        GraphGroup: {
+            id: string;
+            kind: string;
+            within: string[];
+            is_workflow: boolean;
+            name: string | null;
+            level: number;
+            last_level: number;
+            nodes: number;
+            states: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * GraphNode
+         * @description A node: a job, or an inner workflow.
+         *
+         *         Attributes:
+         *             status: ``waiting``, ``pending``, ``processing``, ``completed``, ``failed``, ``cancelled`` or ``skipped``; an
+         *                 inner workflow is ``running`` before its end.
+         *             on_failed: What it does where a node that it waits for does not complete: ``cancel``, ``wait``, ``run`` or
+         *                 ``only``.
+         */
+        GraphNode: {
+            id: string;
+            name: string;
+            task_type: string | null;
+            workflow_id: string;
+            is_workflow: boolean;
+            status: string;
+            on_failed: string;
+        };
+        /**
+         * GraphNodeDetail
+         * @description A node with its neighbours, at most 100 of each side: first those that failed, then those that have not ended.
+         */
+        GraphNodeDetail: {
+            id: string;
+            name: string;
+            task_type: string | null;
+            workflow_id: string;
+            is_workflow: boolean;
+            status: string;
+            on_failed: string;
+            root_id: string;
+            workflow_name: string;
+            predecessors: components["schemas"]["GraphNode"][];
+            predecessors_total: number;
+            predecessors_not_completed: number;
+            successors: components["schemas"]["GraphNode"][];
+            successors_total: number;
+        };
+        /**
+         * GraphView
+         * @description The graph of a workflow in at most 200 groups and 2,000 edges.
+         *
+         *         Attributes:
+         *             is_coarse: Groups are ranges of levels, because there are too many kinds of nodes.
+         *             edges_cut: There are more edges.
+         */
+        GraphView: {
+            id: string;
+            name: string;
+            state: string;
+            nodes: number;
+            groups: components["schemas"]["GraphGroup"][];
+            edges: components["schemas"]["GraphEdge"][];
+            is_coarse: boolean;
+            edges_cut: boolean;
+        };
+        /**
          * HealthView
          * @description The process answers.
          */
@@ -4274,6 +4647,21 @@ export interface components {
             rejects_left_out: number;
         };
         /**
+         * InnerWorkflow
+         * @description A workflow inside of another one; others wait for its end by its name.
+         *
+         *         Attributes:
+         *             after: What its first jobs wait for: those that wait for nothing else.
+         *             workflow: The name of the inner workflow that it is in; listed before it.
+         */
+        InnerWorkflow: {
+            name: string;
+            /** @default [] */
+            after?: string[];
+            /** @default null */
+            workflow?: string | null;
+        };
+        /**
          * JobAction
          * @description The result of an action.
          *
@@ -4307,6 +4695,8 @@ export interface components {
          * JobDetail
          * @description One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where it is still known.
          *
+         *         ``step_results`` has the results of its ``steps``, by name.
+         *
          *         ``traceparent``, its trace, has only ids, so every role sees it; an invalid one is not shown.
          */
         JobDetail: {
@@ -4332,16 +4722,23 @@ export interface components {
             worker: string | null;
             tags: string[];
             version: number;
+            workflow_id: string | null;
             payload: unknown;
             metadata: unknown;
             result: unknown;
             progress: unknown;
+            /** @default null */
+            step_results: unknown;
+            /** @default [] */
+            steps: components["schemas"]["StepView"][];
             /** @default [] */
             attempt_log: components["schemas"]["AttemptView"][];
             /** @default null */
             lateness_ms: number | null;
             /** @default null */
             traceparent: string | null;
+            /** @default null */
+            unique: components["schemas"]["UniqueView"] | null;
             /** @default false */
             payload_hidden: boolean;
         };
@@ -4410,18 +4807,23 @@ export interface components {
             tags?: string[];
             /** @default null */
             metadata?: Record<string, unknown> | null;
+            /** @default null */
+            group?: string | null;
+            /** @default null */
+            unique?: false | components["schemas"]["UniqueRequest"] | null;
         };
         /**
          * JobStatus
          * @description The status of a job.
          * @enum {unknown}
          */
-        JobStatus: "cancelled" | "completed" | "failed" | "pending" | "processing";
+        JobStatus: "cancelled" | "completed" | "failed" | "pending" | "processing" | "waiting";
         /**
          * JobView
          * @description A job in a list; ``payload``, ``metadata``, ``result`` and ``progress`` are in :class:`JobDetail`.
          *
-         *         ``version`` rises with each claim and each edit.
+         *         ``version`` rises with each claim and each edit. ``status`` is ``waiting`` while it waits for other jobs of its
+         *         workflow, ``workflow_id``.
          */
         JobView: {
             id: string;
@@ -4446,6 +4848,7 @@ export interface components {
             worker: string | null;
             tags: string[];
             version: number;
+            workflow_id: string | null;
         };
         /**
          * JobsNow
@@ -4659,6 +5062,7 @@ export interface components {
             every: string;
             timeout: string;
             gated: boolean;
+            target: string | null;
             set_by: string;
             paused_at: string | null;
             created_at: string;
@@ -4685,12 +5089,19 @@ export interface components {
             timeout?: string;
             /** @default false */
             gated?: boolean;
+            /**
+             * @description remote:POOL: remote workers run it, not a function
+             * @default null
+             * @example remote:ocpi
+             */
+            target?: string | null;
         };
         /**
          * ModuleView
          * @description A module: what entities are polled for.
          *
          *         Attributes:
+         *             target: ``remote:POOL`` if remote workers run it; none for a program's function.
          *             gated: Published only by schedulers that have ``ENABLE_<NAME>_POLLING=true`` in their environment.
          *             set_by: ``default``, ``app``, ``operator`` or ``sql``; a program replaces the first two only.
          *             paused_at: Since when no entity is polled for it.
@@ -4700,6 +5111,7 @@ export interface components {
             every: string;
             timeout: string;
             gated: boolean;
+            target: string | null;
             set_by: string;
             paused_at: string | null;
             created_at: string;
@@ -4971,6 +5383,15 @@ export interface components {
             next: string | null;
         };
         /**
+         * Page[GraphNode]
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
+         */
+        Page_GraphNode_: {
+            items: components["schemas"]["GraphNode"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
          * Page[KeyView]
          * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
          */
@@ -5238,7 +5659,8 @@ export interface components {
          * @description A partner, and the state that all processes share.
          *
          *         Attributes:
-         *             called_by: ``function`` of a live consumer, else ``http`` when the settings have it; null when neither.
+         *             called_by: ``remote`` workers of the target or the ``function`` of a live consumer, else ``http`` when the
+         *                 settings have it; null without any.
          *             breaker: ``closed``, ``open`` (no calls until ``open_until``) or ``half_open`` (single trial calls).
          *             blocked_until: End of the silence that the partner requested (``Retry-After``).
          */
@@ -5255,6 +5677,35 @@ export interface components {
             last_error_at: string | null;
             created_at: string;
             updated_at: string;
+        };
+        /**
+         * PayloadKeyUse
+         * @description How many encrypted jobs, schedules and messages need a key; with ``key`` ``null``, how many of these are plain.
+         *
+         *         ``held``: this process has it; ``first``: it encrypts with it. A finished job counts for each key that its payload,
+         *         result and progress need; it is deleted with its time of retention.
+         */
+        PayloadKeyUse: {
+            key: string | null;
+            held: boolean;
+            first: boolean;
+            /** @default 0 */
+            live: number;
+            /** @default 0 */
+            dead_letters: number;
+            /** @default 0 */
+            finished: number;
+            /** @default 0 */
+            schedules: number;
+            /** @default 0 */
+            outbox: number;
+        };
+        /**
+         * PayloadKeyUses
+         * @description The keys of this process in their order, then others that jobs need.
+         */
+        PayloadKeyUses: {
+            items: components["schemas"]["PayloadKeyUse"][];
         };
         /**
          * PollPartitionView
@@ -5497,6 +5948,32 @@ export interface components {
             applied: boolean;
         };
         /**
+         * ReencryptRequest
+         * @description Which window to encrypt again: of what, behind which id.
+         */
+        ReencryptRequest: {
+            /**
+             * @default jobs
+             * @enum {unknown}
+             */
+            part?: "dead_letters" | "dead_messages" | "jobs" | "outbox";
+            /** @default 0 */
+            after?: number;
+        };
+        /**
+         * Reencrypted
+         * @description The result of one call.
+         *
+         *         ``left``: changed or locked by others meanwhile; ``unreadable``: their key is missing here, or they were changed
+         *         outside. ``next``: the body of the next call; ``null`` at the end.
+         */
+        Reencrypted: {
+            changed: number;
+            left: number;
+            unreadable: number;
+            next: components["schemas"]["ReencryptRequest"] | null;
+        };
+        /**
          * RefusedPart
          * @description The result of a refusal; ``already`` if the part was refused before.
          */
@@ -5525,11 +6002,18 @@ export interface components {
         };
         /**
          * RemoteAttempt
-         * @description One attempt of one job: what every call about it carries.
+         * @description One attempt of one job, or one poll, task or chunk: what every call about it carries.
+         *
+         *         Ids are unique among all kinds.
          */
         RemoteAttempt: {
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteAttemptList
@@ -5550,6 +6034,36 @@ export interface components {
             locked: number[];
         };
         /**
+         * RemoteCallList
+         * @description Calls, the oldest first; 1,000 at most.
+         */
+        RemoteCallList: {
+            items: components["schemas"]["RemoteCallView"][];
+        };
+        /**
+         * RemoteCallView
+         * @description A poll, task or chunk that a consumer has handed over, for operators.
+         *
+         *         Attributes:
+         *             name: Of the partner, module or batch.
+         *             worker: The session of the remote worker that makes it; none while it waits for one.
+         *             deadline_at: It ends then at the latest.
+         *             progress: As its worker has reported it last.
+         */
+        RemoteCallView: {
+            id: string;
+            /** @enum {unknown} */
+            kind: "chunk" | "poll" | "task";
+            pool: string;
+            name: string;
+            worker: string | null;
+            worker_name: string | null;
+            began_at: string | null;
+            deadline_at: string;
+            progress: unknown;
+            fence: string;
+        };
+        /**
          * RemoteCancel
          * @description The handler stopped because the job's user cancelled it. Without such a cancel it counts as ``release``.
          */
@@ -5558,16 +6072,21 @@ export interface components {
             outcome: "cancelled";
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteClaim
-         * @description A request for jobs.
+         * @description A request for work.
          *
          *         Attributes:
          *             claim: A number that rises by one with each claim of the session, beginning at 1.
-         *             max: At most so many jobs.
-         *             wait: How long the answer may wait for a job, at most 60 s.
-         *             types: Some of the types of the registration; all of them by default.
+         *             max: At most so many jobs and other calls together.
+         *             wait: How long the answer may wait for one, at most 60 s.
+         *             types: Jobs of some of the types of the registration, and nothing else; everything by default.
          *             held: After a claim without an answer: every attempt that the worker knows of. The server then refuses claims of
          *                 lower numbers, and releases what the session holds besides these, without counting an attempt. Send it only
          *                 while no other claim of the session is under way.
@@ -5594,14 +6113,14 @@ export interface components {
         RemoteClose: Record<string, unknown>;
         /**
          * RemoteClosed
-         * @description How many jobs were released, which the worker still held.
+         * @description How many jobs and other calls were released, which the worker still held.
          */
         RemoteClosed: {
             released: number;
         };
         /**
          * RemoteComplete
-         * @description The attempt succeeded; ``result`` is kept with the job.
+         * @description The attempt succeeded. ``result`` is kept with the job; a poll or a chunk has one of its own form.
          */
         RemoteComplete: {
             /** @enum {unknown} */
@@ -5609,6 +6128,11 @@ export interface components {
             result?: unknown;
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteFail
@@ -5628,6 +6152,11 @@ export interface components {
             retry_after?: string | null;
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteHeartbeat
@@ -5667,11 +6196,13 @@ export interface components {
         };
         /**
          * RemoteJobs
-         * @description The jobs of a claim; ``drain``: claim no more, finish what runs, and close the session.
+         * @description What a claim has found; ``drain``: claim no more, finish what runs, and close the session.
          */
         RemoteJobs: {
             jobs: components["schemas"]["RemoteJob"][];
             drain: boolean;
+            /** @default [] */
+            calls: components["schemas"]["RemoteWork"][];
         };
         /**
          * RemoteProgress
@@ -5688,6 +6219,11 @@ export interface components {
             id: string;
             fence: string;
             progress: unknown;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteRecorded
@@ -5728,8 +6264,11 @@ export interface components {
          *
          *         Attributes:
          *             name: For operators, such as ``host:pid``.
-         *             pool: It works types whose target is ``remote:POOL``.
-         *             types: The types that it has handlers for.
+         *             pool: It works what has the target ``remote:POOL``.
+         *             types: The task types that it has handlers for.
+         *             partners: The partners that it polls for trackers.
+         *             modules: The modules whose tasks it runs for entities.
+         *             batches: The batches whose chunks it works on.
          *             client: The client and its version, for operators.
          *             lease: After so long without a heartbeat the worker is lost; that of the process by default.
          *             protocol: The version of this protocol.
@@ -5737,7 +6276,14 @@ export interface components {
         RemoteRegistration: {
             name: string;
             pool: string;
-            types: string[];
+            /** @default [] */
+            types?: string[];
+            /** @default [] */
+            partners?: string[];
+            /** @default [] */
+            modules?: string[];
+            /** @default [] */
+            batches?: string[];
             /** @default  */
             client?: string;
             /** @default null */
@@ -5758,6 +6304,11 @@ export interface components {
             started?: boolean;
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteRenewal
@@ -5781,11 +6332,11 @@ export interface components {
          * @description How attempts ended; each job at most once.
          */
         RemoteResults: {
-            results: (components["schemas"]["RemoteComplete"] | components["schemas"]["RemoteFail"] | components["schemas"]["RemoteSnooze"] | components["schemas"]["RemoteRelease"] | components["schemas"]["RemoteCancel"])[];
+            results: (components["schemas"]["RemoteComplete"] | components["schemas"]["RemoteFail"] | components["schemas"]["RemoteThrottled"] | components["schemas"]["RemoteSnooze"] | components["schemas"]["RemoteRelease"] | components["schemas"]["RemoteCancel"])[];
         };
         /**
          * RemoteSnooze
-         * @description The job is to be called again after ``wait``; costs no attempt.
+         * @description It is to be called again after ``wait``; costs no attempt.
          */
         RemoteSnooze: {
             /** @enum {unknown} */
@@ -5797,6 +6348,11 @@ export interface components {
             wait: string;
             id: string;
             fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteStop
@@ -5810,6 +6366,31 @@ export interface components {
             fence: string;
             /** @enum {unknown} */
             reason: "cancelled" | "lost" | "timeout";
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind: "chunk" | "job" | "poll" | "task";
+        };
+        /**
+         * RemoteThrottled
+         * @description The partner of a poll or of a task requests silence: no process calls it before ``retry_after`` is over.
+         */
+        RemoteThrottled: {
+            /** @enum {unknown} */
+            outcome: "throttled";
+            /**
+             * @description A number with its unit: d h m s ms
+             * @example 30s
+             */
+            retry_after: string;
+            id: string;
+            fence: string;
+            /**
+             * @default job
+             * @enum {unknown}
+             */
+            kind?: "chunk" | "job" | "poll" | "task";
         };
         /**
          * RemoteType
@@ -5819,6 +6400,25 @@ export interface components {
             name: string;
             /** @enum {unknown} */
             state: "other_target" | "ready" | "unknown" | "waits";
+        };
+        /**
+         * RemoteWork
+         * @description One poll of a tracker, task of an entity or chunk of a batch, to be made for a consumer.
+         *
+         *         Attributes:
+         *             name: Of the partner, module or batch.
+         *             payload: See docs/worker-protocol.md for the fields of each kind.
+         *             timeout_ms: How long it may take from now on. The server enforces it, too, a little later.
+         *             fence: Rises with every claim of this call.
+         */
+        RemoteWork: {
+            id: string;
+            /** @enum {unknown} */
+            kind: "chunk" | "poll" | "task";
+            name: string;
+            payload: unknown;
+            timeout_ms: number;
+            fence: string;
         };
         /**
          * Replay
@@ -6111,7 +6711,8 @@ export interface components {
          * @description Which dead letters to requeue: by id, or the oldest of one subject (a task type, a destination).
          *
          *         With ``dry_run`` the action changes nothing and returns how many there are among 100,000. ``cursor`` is the ``next``
-         *         of the previous call; with it, letters that died again meanwhile are not requeued a second time.
+         *         of the previous call; with it, letters that died again meanwhile are not requeued a second time. ``from_start``
+         *         removes the steps that the handlers of jobs have done.
          */
         RequeueRequest: {
             /**
@@ -6129,13 +6730,16 @@ export interface components {
             cursor?: string | null;
             /** @default false */
             dry_run?: boolean;
+            /** @default false */
+            from_start?: boolean;
         };
         /**
          * Requeued
          * @description The requeued letters, or those that would be (``dry_run``); ``more`` when the limit left some over.
          *
-         *         ``key_reused``: jobs that stay dead letters, because another job has their idempotency key. ``unfit``: letters that
-         *         stay, because they break a rule that is newer than they are.
+         *         ``key_reused``: jobs that stay dead letters, because another job has their idempotency key. ``unique_held``: those
+         *         whose unique arguments another job holds. ``unfit``: letters that stay, because they break a rule that is newer than
+         *         they are.
          */
         Requeued: {
             requeued: number;
@@ -6147,6 +6751,8 @@ export interface components {
             dry_run: boolean;
             /** @default [] */
             key_reused: number[];
+            /** @default [] */
+            unique_held: number[];
             /** @default [] */
             unfit: number[];
         };
@@ -6168,6 +6774,38 @@ export interface components {
             destination: string;
             retried: number;
             more: boolean;
+        };
+        /**
+         * RetryJobsRequest
+         * @description Which failed jobs to run again; ``from_start`` removes the steps that their handlers have done.
+         */
+        RetryJobsRequest: {
+            /** @default null */
+            ids?: string[] | null;
+            /** @default [] */
+            status?: components["schemas"]["JobStatus"][];
+            /** @default null */
+            task_type?: string | null;
+            /** @default null */
+            execute_from?: string | null;
+            /** @default null */
+            execute_to?: string | null;
+            /** @default null */
+            idempotency_key?: string | null;
+            /** @default null */
+            text?: string | null;
+            /** @default [] */
+            tag?: string[];
+            /** @default [] */
+            metadata?: string[];
+            /** @default 1000 */
+            limit?: number;
+            /** @default null */
+            cursor?: string | null;
+            /** @default false */
+            dry_run?: boolean;
+            /** @default false */
+            from_start?: boolean;
         };
         /**
          * RetryRequest
@@ -6531,12 +7169,30 @@ export interface components {
             created: boolean;
         };
         /**
+         * StepView
+         * @description A step that the job's handler has done, with the attempt that did it.
+         */
+        StepView: {
+            name: string;
+            at: string;
+            attempt: number;
+        };
+        /**
          * StoredAccount
          * @description The answer to a put.
          */
         StoredAccount: {
             account: components["schemas"]["AccountView"];
             created: boolean;
+        };
+        /**
+         * StoredBatch
+         * @description The answer to a put; ``changed`` is false for an equal definition, which makes no new version.
+         */
+        StoredBatch: {
+            batch: components["schemas"]["BatchDetail"];
+            created: boolean;
+            changed: boolean;
         };
         /**
          * StoredCampaign
@@ -6649,10 +7305,16 @@ export interface components {
              *     ]
              */
             needs?: string[];
+            group_limit?: number | null;
+            group_rate_per_s?: number | null;
+            group_order?: ("continue" | "skip" | "stop") | null;
+            unique?: components["schemas"]["UniqueRequest"] | null;
+            encrypted?: boolean;
+            deliver?: ("cipher" | "plain") | null;
         };
         /**
          * TaskTypeRequest
-         * @description A complete task type: a field that is left out gets its default.
+         * @description A complete task type: a field that is left out gets its default, except ``encrypted``, which keeps its value.
          */
         TaskTypeRequest: {
             /** @example https://example.org/jobs */
@@ -6700,10 +7362,23 @@ export interface components {
              *     ]
              */
             needs?: string[];
+            /** @default null */
+            group_limit?: number | null;
+            /** @default null */
+            group_rate_per_s?: number | null;
+            /** @default null */
+            group_order?: ("continue" | "skip" | "stop") | null;
+            /** @default null */
+            unique?: components["schemas"]["UniqueRequest"] | null;
+            encrypted?: boolean;
+            /** @default null */
+            deliver?: ("cipher" | "plain") | null;
         };
         /**
          * TaskTypeView
          * @description A task type; ``signing_secrets`` is the number of secrets in use, ``queue_paused_at`` the pause of its queue.
+         *
+         *         ``deliver`` of an encrypted one is what its target gets, ``plain`` or ``cipher``; ``null``: brokers get ``cipher``.
          */
         TaskTypeView: {
             name: string;
@@ -6719,9 +7394,15 @@ export interface components {
             keep_history: boolean;
             queue: string;
             needs: string[];
+            group_limit: number | null;
+            group_rate_per_s: number | null;
+            group_order: string | null;
+            unique: components["schemas"]["UniqueRequest"] | null;
             paused_at: string | null;
             gone_at: string | null;
             queue_paused_at: string | null;
+            encrypted: boolean;
+            deliver: string | null;
             signing_secrets: number;
             version: number;
             created_at: string;
@@ -6833,6 +7514,46 @@ export interface components {
             partial: boolean;
         };
         /**
+         * UniqueRequest
+         * @description What makes a job unique: a job that is equal to one that holds its arguments is not inserted.
+         *
+         *         ``by`` are names of arguments, also nested (`order.id`); without it all arguments count, with `[]` none. ``period``
+         *         counts from the insertion of the job that holds them; without it, it holds them as long as it is in a state of
+         *         ``over``. ``on_conflict`` is what an equal job replaces while the other one is pending; by default it is kept as it
+         *         is.
+         */
+        UniqueRequest: {
+            /** @default null */
+            by?: string[] | null;
+            /** @default null */
+            period?: string | null;
+            over?: ("cancelled" | "completed" | "failed" | "pending" | "processing")[];
+            /** @default keep */
+            on_conflict?: ("payload" | "priority" | "time")[] | "keep";
+        };
+        /**
+         * UniqueView
+         * @description The rule of a unique job, and what equal requests did to it.
+         *
+         *         ``holder_id`` is the last job of these arguments, as long as it is known; it holds them from ``held_from``, and with
+         *         a period at most ``until`` then. ``replaced`` is how many requests replaced something of this job, ``kept`` how many
+         *         were answered with it (simultaneous ones, and those in transactions of callers, are not counted).
+         */
+        UniqueView: {
+            /** @default null */
+            by: string[] | null;
+            /** @default null */
+            period: string | null;
+            over: ("cancelled" | "completed" | "failed" | "pending" | "processing")[];
+            /** @default keep */
+            on_conflict: ("payload" | "priority" | "time")[] | "keep";
+            holder_id: string | null;
+            held_from: string | null;
+            until: string | null;
+            replaced: number;
+            kept: number;
+        };
+        /**
          * VersionDetail
          * @description One version with its definition.
          */
@@ -6937,6 +7658,160 @@ export interface components {
             by_role: {
                 [key: string]: number;
             };
+        };
+        /**
+         * WorkflowAction
+         * @description What an action did.
+         *
+         *         Attributes:
+         *             outcome: ``cancelled``: jobs that waited or were pending have ended, and running ones are asked to stop; or
+         *                 ``retried``.
+         *             jobs: How many jobs it concerns.
+         */
+        WorkflowAction: {
+            id: string;
+            state: string;
+            outcome: string;
+            jobs: number;
+        };
+        /**
+         * WorkflowDefinition
+         * @description A workflow to add.
+         *
+         *         Attributes:
+         *             jobs: Each behind those that it waits for; so there are no cycles.
+         *             key: Idempotency key: the same key adds nothing twice.
+         *             deadline: When it is not complete after so long, it is cancelled and has failed.
+         */
+        WorkflowDefinition: {
+            name: string;
+            jobs: components["schemas"]["WorkflowJob"][];
+            /** @default [] */
+            workflows?: components["schemas"]["InnerWorkflow"][];
+            /** @default null */
+            key?: string | null;
+            /** @default null */
+            deadline?: string | null;
+        };
+        /**
+         * WorkflowDetail
+         * @description A workflow with its jobs by state, those of the workflows inside of it included.
+         */
+        WorkflowDetail: {
+            id: string;
+            root_id: string;
+            parent_id: string | null;
+            name: string;
+            key: string | null;
+            state: string;
+            nodes: number;
+            open: number;
+            failed: number;
+            cancelled: number;
+            created_at: string;
+            deadline_at: string | null;
+            ended_at: string | null;
+            cancelled_at: string | null;
+            reason: string | null;
+            states: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * WorkflowExplanation
+         * @description Why a workflow is in its state, and what it waits for now.
+         */
+        WorkflowExplanation: {
+            id: string;
+            status: string;
+            summary: string;
+            reasons: components["schemas"]["Reason"][];
+        };
+        /**
+         * WorkflowJob
+         * @description A job of a definition.
+         *
+         *         Attributes:
+         *             name: Unique in the whole workflow; the type and its place in the list by default.
+         *             after: Names of jobs and inner workflows that it waits for.
+         *             arguments: Members of its payload that are results of jobs, which it waits for: a name, or a list of names.
+         *             workflow: The name of the inner workflow that it is in.
+         *             delay: Counted from when all that it waits for has ended.
+         *             timeout: As an interval of PostgreSQL, as ``delay``.
+         */
+        WorkflowJob: {
+            name?: string;
+            task_type: string;
+            payload?: unknown;
+            /** @default [] */
+            after?: string[];
+            arguments?: {
+                [key: string]: string | string[];
+            };
+            /** @default cancel */
+            on_failed?: string;
+            /** @default null */
+            workflow?: string | null;
+            /** @default null */
+            execute_at?: string | null;
+            /** @default null */
+            delay?: string | null;
+            /** @default 0 */
+            priority?: number;
+            /** @default null */
+            max_attempts?: number | null;
+            /** @default null */
+            timeout?: string | null;
+            /** @default null */
+            expires_at?: string | null;
+            tags?: string[];
+            metadata?: unknown;
+            /** @default null */
+            group?: string | null;
+            /** @default null */
+            traceparent?: string | null;
+        };
+        /**
+         * WorkflowPage
+         * @description One page of workflows; ``searched`` rows were read. A page may be short or empty and still have a ``next``.
+         */
+        WorkflowPage: {
+            items: components["schemas"]["WorkflowView"][];
+            /** @default null */
+            next: string | null;
+            /** @default 0 */
+            searched: number;
+        };
+        /**
+         * WorkflowView
+         * @description A workflow.
+         *
+         *         Attributes:
+         *             root_id: The outermost workflow that it is in; itself otherwise.
+         *             parent_id: The workflow that it is in; ``None`` for an outermost one.
+         *             state: ``running``, ``completed`` (every job completed or was skipped), ``failed`` or ``cancelled``.
+         *             nodes: Its jobs and the workflows in it.
+         *             open: Those that have not ended.
+         *             failed: Those that failed.
+         *             cancelled: Those that were cancelled.
+         *             reason: Why it was cancelled: ``deadline``, or ``cancelled``.
+         */
+        WorkflowView: {
+            id: string;
+            root_id: string;
+            parent_id: string | null;
+            name: string;
+            key: string | null;
+            state: string;
+            nodes: number;
+            open: number;
+            failed: number;
+            cancelled: number;
+            created_at: string;
+            deadline_at: string | null;
+            ended_at: string | null;
+            cancelled_at: string | null;
+            reason: string | null;
         };
     };
     responses: never;
@@ -7407,6 +8282,8 @@ export interface operations {
                 metadata?: string[] | null;
                 /** @description Held by this session now */
                 worker?: string | null;
+                /** @description Of this workflow: the outermost one, or the one that it is directly in */
+                workflow?: string | null;
                 /** @description `next` of the page before */
                 cursor?: string | null;
                 limit?: number;
@@ -7691,6 +8568,8 @@ export interface operations {
                 metadata?: string[] | null;
                 /** @description Held by this session now */
                 worker?: string | null;
+                /** @description Of this workflow: the outermost one, or the one that it is directly in */
+                workflow?: string | null;
             };
             header?: never;
             path?: never;
@@ -8180,7 +9059,9 @@ export interface operations {
     };
     retry_job_v1_jobs__job_id__retry_post: {
         parameters: {
-            query?: never;
+            query?: {
+                from_start?: boolean;
+            };
             header?: never;
             path: {
                 job_id: string;
@@ -8533,7 +9414,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["FilterRequest"];
+                "application/json": components["schemas"]["RetryJobsRequest"];
             };
         };
         responses: {
@@ -10966,6 +11847,793 @@ export interface operations {
             };
         };
     };
+    list_workflows_v1_workflows_get: {
+        parameters: {
+            query?: {
+                state?: ("running" | "completed" | "failed" | "cancelled")[] | null;
+                /** @description Part of the name or the key, in whatever case */
+                text?: string | null;
+                /** @description RFC 3339 with its offset */
+                created_from?: string | null;
+                /** @description RFC 3339 with its offset */
+                created_to?: string | null;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowPage"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    add_workflow_v1_workflows_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The `key` of the workflow; where both are given, they are equal. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "order 17",
+                 *       "jobs": [
+                 *         {
+                 *           "name": "charge",
+                 *           "task_type": "payment.charge",
+                 *           "payload": {
+                 *             "order": 17
+                 *           }
+                 *         },
+                 *         {
+                 *           "name": "pack",
+                 *           "task_type": "shop.pack",
+                 *           "after": [
+                 *             "charge"
+                 *           ]
+                 *         },
+                 *         {
+                 *           "name": "tell",
+                 *           "task_type": "mail.send",
+                 *           "after": [
+                 *             "charge",
+                 *             "pack"
+                 *           ],
+                 *           "arguments": {
+                 *             "receipt": "charge"
+                 *           }
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["WorkflowDefinition"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedWorkflow"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedWorkflow"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_workflow_v1_workflows__workflow_id__get: {
+        parameters: {
+            query?: {
+                /** @description Answer when the job has ended, after this time at the latest; 1ms to 60s */
+                wait?: string | null;
+            };
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_workflow_graph_v1_workflows__workflow_id__graph_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GraphView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    explain_workflow_v1_workflows__workflow_id__explain_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowExplanation"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_workflow_nodes_v1_workflows__workflow_id__nodes_get: {
+        parameters: {
+            query?: {
+                status?: ("waiting" | "pending" | "processing" | "running" | "completed" | "failed" | "cancelled" | "skipped")[] | null;
+                /** @description Of the graph: the nodes of this group */
+                group?: string | null;
+                /** @description What the name begins with */
+                q?: string;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_GraphNode_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_workflow_node_v1_workflows__workflow_id__nodes__node_id__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+                node_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GraphNodeDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_workflow_v1_workflows__workflow_id__cancel_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["FromJob"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_workflow_v1_workflows__workflow_id__retry_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                workflow_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["FromJob"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkflowAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     register_worker_v1_worker_register_post: {
         parameters: {
             query?: never;
@@ -11044,6 +12712,80 @@ export interface operations {
             };
             /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
             504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_remote_calls_v1_remote_calls_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemoteCallList"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11535,6 +13277,167 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RemoteClosed"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_payload_keys_v1_payload_keys_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PayloadKeyUses"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reencrypt_payloads_v1_payload_keys_reencrypt_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReencryptRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Reencrypted"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -19331,6 +21234,263 @@ export interface operations {
             };
         };
     };
+    get_batch_v1_batches__name__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_batch_v1_batches__name__put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": Record<string, unknown>;
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredBatch"];
+                };
+            };
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredBatch"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_batch_v1_batches__name__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_versions_v1_campaigns__name__versions_get: {
         parameters: {
             query?: {
@@ -19931,82 +22091,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_BatchView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is unavailable; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_batch_v1_batches__name__get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BatchDetail"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
