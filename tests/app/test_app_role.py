@@ -376,10 +376,10 @@ END LOOP; END $$"""
 async def test_functions_with_the_rights_of_the_owner_are_a_closed_list(
     app_role: AppRole, other: asyncpg.Connection
 ) -> None:
-    """Those that the role may execute: two that delete a row, and four that read or refuse it."""
+    """Those that the role may execute: one adds workflows, two delete a row, and four read or refuse it."""
     found = [name for (name,) in await other.fetch(DEFINERS, app_role.name)]
-    deleting = ["delete_entity", "delete_tracker"]
-    assert found == [*deleting, "enter_timeline", "fence_floor", "is_internal", "timeline_is_known"]
+    writing = ["add_workflow", "delete_entity", "delete_tracker"]
+    assert found == [*writing, "enter_timeline", "fence_floor", "is_internal", "timeline_is_known"]
 
 
 async def test_a_role_for_plain_sql_moves_no_sequence_after_a_change_of_the_timeline(

@@ -36,8 +36,9 @@ CROWDED = {"bench": 42}
 
 TABLES = {
     "capabilities/jobs": {
-        "dead_letters", "job_keys", "schedule_skips", "scheduled_tasks", "scheduled_tasks_dead", "schedules",
-        "task_type_secrets", "task_types", "type_grants", "type_rates",
+        "dead_letters", "job_keys", "schedule_skips", "scheduled_tasks", "scheduled_tasks_dead",
+        "scheduled_tasks_waiting", "schedules", "task_type_secrets", "task_types", "type_grants", "type_rates",
+        "workflow_edges", "workflow_ends", "workflow_nodes", "workflows",
     },
     "capabilities/polling": {
         "account_freshness", "account_lags", "judged_accounts", "poll_batches", "poll_cap_slices", "poll_caps",

@@ -6,7 +6,10 @@ from typing import Any
 from tickwright import Fail, Job, Tickwright
 from tickwright.store.pool import Pool
 
-STATES = "SELECT n.name, coalesce(n.status, 'open') AS status FROM tickwright.workflow_nodes n WHERE n.root_id = $1 ORDER BY n.id"
+STATES = """
+    SELECT n.name, coalesce(n.status, 'open') AS status FROM tickwright.workflow_nodes n
+     WHERE n.root_id = $1 ORDER BY n.id
+"""
 WAITING = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks_waiting"
 CANCEL = "UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1"
 STATE = "SELECT state FROM tickwright.workflows WHERE id = $1"
@@ -47,15 +50,17 @@ async def states(pool: Pool, workflow_id: int) -> dict[str, str]:
 
 
 async def check_no_leftovers(pool: Pool) -> None:
-    """WFL-1: nothing waits in ended workflows, their counters agree with their nodes, and no transaction left a note."""
+    """WFL-1: nothing waits that has ended, counters agree with nodes, and no transaction left a note."""
     wrong = await pool.fetch(
         """
         SELECT w.id, w.state, w.open, w.failed, w.cancelled, c.*
           FROM tickwright.workflows w CROSS JOIN LATERAL (
-            SELECT count(*) FILTER (WHERE n.status IS NULL) AS is_open, count(*) FILTER (WHERE n.status = 'failed') AS has_failed,
+            SELECT count(*) FILTER (WHERE n.status IS NULL) AS is_open,
+                   count(*) FILTER (WHERE n.status = 'failed') AS has_failed,
                    count(*) FILTER (WHERE n.status = 'cancelled') AS was_cancelled,
-                   count(*) FILTER (WHERE n.status IS NOT NULL AND EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks_waiting t WHERE t.id = n.id)) AS left_over
-              FROM tickwright.workflow_nodes n WHERE n.workflow_id = w.id) AS c
+                   count(*) FILTER (WHERE n.status IS NOT NULL AND t.id IS NOT NULL) AS left_over
+              FROM tickwright.workflow_nodes n LEFT JOIN ONLY tickwright.scheduled_tasks_waiting t USING (id)
+             WHERE n.workflow_id = w.id) AS c
          WHERE (w.open, w.failed, w.cancelled) <> (c.is_open, c.has_failed, c.was_cancelled) OR c.left_over > 0
             OR (w.open = 0) <> (w.ended_at IS NOT NULL) OR (w.state = 'running') <> (w.open > 0)
         """

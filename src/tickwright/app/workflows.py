@@ -264,7 +264,7 @@ Dependency = Node[Any] | Group | InnerFlow
 
 
 class Flow(FlowPart):
-    """A workflow that is built in a block, and then stands for the added one."""
+    """A workflow that is built in a block; after the block, the handle of the added one."""
 
     def __init__(
         self, app: "JobCalls", name: str, *, key: str | None, deadline: Duration | None, connection: Any

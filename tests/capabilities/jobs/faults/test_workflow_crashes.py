@@ -1,5 +1,6 @@
 """Workflows under kill -9 and beside locks: no successor is lost, started early or started twice."""
 
+from functools import partial
 from pathlib import Path
 
 from kit.engine import WorkerProcess, connect, read_events
@@ -47,13 +48,14 @@ async def test_workers_that_are_killed_again_and_again_complete_every_chain(
     for number, log in enumerate(logs):
         worker = WorkerProcess(database_url, log, lease_s=2, work_s=0.02)
         if number < len(logs) - 1:
-            await eventually_async(lambda log=log: len(read_events(log)) > 60, 60, what="it works")
+            await eventually_async(partial(_has_events, log, 60), 60, what="it works")
             worker.kill9()
         else:
             await eventually_async(lambda: _none_runs(pool), 60, what="all have ended")
             worker.stop()
     events = sorted(read_events(*logs), key=lambda event: event.at_s)
-    ends, first_starts = {}, {}
+    ends: dict[int, float] = {}
+    first_starts: dict[int, float] = {}
     for event in events:
         if event.tag == "E":
             ends[event.job_id] = event.at_s
@@ -64,6 +66,10 @@ async def test_workers_that_are_killed_again_and_again_complete_every_chain(
     counts = await pool.fetch("SELECT id FROM tickwright.scheduled_tasks WHERE status = 'completed'")
     assert len(counts) == len({row["id"] for row in counts}) == chains * length
     await check_no_leftovers(pool)
+
+
+async def _has_events(log: Path, count: int) -> bool:
+    return len(read_events(log)) > count
 
 
 async def _none_runs(pool: Pool) -> bool:

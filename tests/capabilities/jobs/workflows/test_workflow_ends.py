@@ -1,5 +1,6 @@
 """Whichever way a job ends, what waits for it is released in that transaction."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.store.pool import Pool
 
 CLAIM = (
-    "UPDATE ONLY tickwright.scheduled_tasks SET status = 'processing', owner = 7, attempts = attempts + 1, fence = fence + 1, "
-    "started_at = now() WHERE id = $1"
+    "UPDATE ONLY tickwright.scheduled_tasks SET status = 'processing', owner = 7, attempts = attempts + 1, "
+    "fence = fence + 1, started_at = now() WHERE id = $1"
 )
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE id = $1"
 WRITTEN: dict[str, tuple[str, list[Any]]] = {
@@ -65,22 +66,46 @@ async def test_a_waiting_job_is_set_to_no_other_status(pool: Pool) -> None:
         await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'completed' WHERE id = $1", root + 2)
 
 
+async def test_a_waiting_job_is_edited_within_the_rules_of_live_ones(pool: Pool) -> None:
+    """What would be refused when it is released is refused at once; an edit counts in its version."""
+    root = await add(pool, {"name": "a"}, {"name": "b", "after": ["a"], "on_failed": "run"})
+    for wrong in ("priority = 999", "tags = '{x,x}'", "execute_at = '0001-01-01Z'", "expires_at = '0001-01-01Z'"):
+        with pytest.raises(Exception, match="job refused"):
+            await pool.execute(f"UPDATE tickwright.scheduled_tasks SET {wrong} WHERE id = $1", root + 2)
+    edit = "UPDATE tickwright.scheduled_tasks SET priority = 5, payload = '7' WHERE id = $1"
+    await pool.execute(edit, root + 2)
+    await pool.execute(CANCEL, root + 1)
+    row = await pool.fetchrow("SELECT priority, payload, edits FROM ONLY tickwright.scheduled_tasks")
+    assert tuple(row) == (5, "7", 1)
+
+
+async def test_a_job_that_breaks_a_newer_rule_fails_alone(pool: Pool) -> None:
+    """It waited while the rule came: its predecessor completes, and it fails with the reason."""
+    root = await add(pool, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["a"]})
+    await pool.execute("ALTER TABLE tickwright.scheduled_tasks_waiting DISABLE TRIGGER USER")
+    await pool.execute("UPDATE ONLY tickwright.scheduled_tasks_waiting SET priority = 999 WHERE id = $1", root + 2)
+    await pool.execute("ALTER TABLE tickwright.scheduled_tasks_waiting ENABLE TRIGGER USER")
+    await pool.execute(CLAIM, root + 1)
+    assert await ClaimStore(pool).write("complete", 7, [root + 1]) == 1
+    assert await states(pool, root) == {"a": "completed", "b": "failed", "c": "open"}
+    assert await pool.fetchval(LIVE, root + 3) == 1
+
+
 async def test_a_job_that_was_stuck_for_good_releases_successors(pool: Pool) -> None:
     """Its last attempt was set to processing by hand and not touched."""
     root = await add(pool, {"name": "a", "max_attempts": 1}, {"name": "b", "after": ["a"], "on_failed": "only"})
     await pool.execute(
-        "UPDATE ONLY tickwright.scheduled_tasks SET status = 'processing', updated_at = now() - interval '1 h' WHERE id = $1",
+        "UPDATE ONLY tickwright.scheduled_tasks SET status = 'processing', updated_at = now() - interval '1 h' "
+        "WHERE id = $1",
         root + 1,
     )
-    from datetime import timedelta
-
     await pool.fetch(UPKEEP["return_stuck"], timedelta(minutes=5), 100)
     assert await states(pool, root) == {"a": "failed", "b": "open"}
     assert await pool.fetchval(LIVE, root + 2) == 1
 
 
 async def test_many_ends_in_one_statement_are_counted_once(pool: Pool) -> None:
-    """A fan-in of a thousand whose predecessors end in two statements of one transaction, and a savepoint that is undone."""
+    """A fan-in of a thousand that end in two statements of one transaction; an undone savepoint ends none."""
     jobs = [{"name": str(n)} for n in range(1000)]
     root = await add(pool, *jobs, {"name": "end", "after": [str(n) for n in range(1000)], "on_failed": "run"})
     cancel = "UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id BETWEEN $1 AND $2"
@@ -121,8 +146,6 @@ async def test_results_outlive_the_history_of_a_running_workflow(pool: Pool) -> 
 
 async def test_ended_workflows_are_forgotten_after_a_while(pool: Pool) -> None:
     """Their nodes first, in batches, then they themselves; running ones stay."""
-    from datetime import timedelta
-
     old = await add(
         pool,
         *[{"name": str(n)} for n in range(10)],

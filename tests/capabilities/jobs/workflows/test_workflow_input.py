@@ -17,11 +17,13 @@ from tickwright.store.pool import Pool
 ADD = "SELECT tickwright.add_workflow($1::jsonb)"
 JOB = {"name": "a", "task_type": "t"}
 LATER = {"name": "b", "task_type": "t", "after": ["a"]}
+INSIDE = {"workflow": "i"}
+INNER = [{"name": "i"}]
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("order", {"jobs": [{**JOB, "after": ["b"]}, LATER]}),  # a cycle
     ("order", {"jobs": [{**JOB, "after": ["a"]}]}),
     ("order", {"jobs": [LATER, JOB]}),
-    ("order", {"jobs": [{**JOB, "workflow": "i"}, {**LATER, "after": ["i"], "workflow": "i"}], "workflows": [{"name": "i"}]}),
+    ("order", {"jobs": [{**JOB, **INSIDE}, {**LATER, "after": ["i"], **INSIDE}], "workflows": INNER}),
     ("unknown_name", {"jobs": [JOB, {**LATER, "after": ["x"]}]}),
     ("unknown_name", {"jobs": [JOB, {**LATER, "arguments": {"n": ["a", "x"]}}]}),
     ("unknown_name", {"jobs": [{**JOB, "workflow": "i"}], "workflows": [{"name": "i", "after": ["x"]}]}),

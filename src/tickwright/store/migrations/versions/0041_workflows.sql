@@ -269,9 +269,11 @@ BEGIN
     PERFORM tickwright.stall(ids, free);
   END IF;
   SELECT array_agg(w.id) INTO unfit
-    FROM tickwright.workflow_nodes n
-   CROSS JOIN LATERAL (SELECT o.id, o.payload FROM ONLY tickwright.scheduled_tasks_waiting o WHERE o.id = n.id LIMIT 1) AS w
-   WHERE n.id = ANY (free) AND n.arguments IS NOT NULL AND NOT tickwright.json_fits(tickwright.with_results(w.payload, n.arguments));
+    FROM ONLY tickwright.scheduled_tasks_waiting w
+   CROSS JOIN LATERAL (SELECT o.arguments FROM tickwright.workflow_nodes o WHERE o.id = w.id LIMIT 1) AS n
+   WHERE w.id = ANY (free)
+     AND NOT tickwright.new_job_fits('pending', NULL, 0, 0, w.task_type, w.execute_at, w.max_attempts, w.priority, w.timeout_ms,
+                                     CASE WHEN n.arguments IS NULL THEN w.payload ELSE tickwright.with_results(w.payload, n.arguments) END, w.traceparent, NULL);
   IF unfit IS NOT NULL THEN
     PERFORM tickwright.end_waiting(unfit, array_fill('failed'::text, ARRAY[cardinality(unfit)]));
   END IF;
@@ -295,7 +297,7 @@ BEGIN
   RETURN unfit;
 END $$;
 COMMENT ON FUNCTION tickwright.release_waiting(bigint[]) IS
-  'Move waiting jobs to the live table, with the results that are their arguments. Returns those that failed instead, because their payloads became too large.';
+  'Move waiting jobs to the live table, with the results that are their arguments. Returns those that failed instead, because they break a rule of new jobs: an error here would fail their predecessors.';
 
 CREATE FUNCTION tickwright.stall(ids bigint[], free bigint[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -355,7 +357,7 @@ BEGIN
            (id, execute_at, task_type, payload, status, attempts, max_attempts, error_message, created_at, updated_at, completed_at, priority, timeout_ms,
             expires_at, fence, attempt_errors, traceparent, tags, metadata, edits)
     SELECT g.id, g.execute_at, g.task_type, g.payload, CASE g.ended WHEN 'failed' THEN 'failed' ELSE 'cancelled' END, g.attempts, g.max_attempts,
-           CASE g.ended WHEN 'failed' THEN 'arguments_too_large: its payload does not fit with the results of its predecessors'
+           CASE g.ended WHEN 'failed' THEN 'job_unfit: its payload is too large with the results of its predecessors, or it breaks a rule that is younger than it'
                         WHEN 'skipped' THEN 'skipped: it runs only where a predecessor fails, or follows such a job'
                         ELSE coalesce((SELECT format('cancelled: its predecessor %%s (%%s) %%s', p.id, p.name, CASE p.status WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END)
                                          FROM tickwright.workflow_edges x
@@ -396,6 +398,22 @@ BEGIN
 END $$;
 CREATE TRIGGER scheduled_tasks_waiting_finished AFTER UPDATE OF status ON tickwright.scheduled_tasks_waiting FOR EACH ROW
   WHEN (NEW.status = 'cancelled') EXECUTE FUNCTION tickwright.retire_waiting_job();
+
+-- A trigger fires without the right to execute its function; with it every role could attach it to its own table.
+REVOKE EXECUTE ON FUNCTION tickwright.note_ended_job(), tickwright.advance_workflows(), tickwright.retire_waiting_job() FROM PUBLIC;
+
+-- What may be edited, and to what, as of a live job.
+DO $$
+DECLARE
+  one record;
+BEGIN
+  FOR one IN SELECT pg_get_triggerdef(t.oid) AS text, t.tgname AS name FROM pg_trigger t
+              WHERE t.tgrelid = 'tickwright.scheduled_tasks'::regclass
+                AND t.tgname IN ('scheduled_tasks_rescheduled', 'scheduled_tasks_expires', 'scheduled_tasks_edited', 'scheduled_tasks_edits') LOOP
+    EXECUTE replace(replace(one.text, ' ON tickwright.scheduled_tasks ', ' ON tickwright.scheduled_tasks_waiting '),
+                    'TRIGGER ' || one.name, 'TRIGGER ' || replace(one.name, 'scheduled_tasks_', 'scheduled_tasks_waiting_'));
+  END LOOP;
+END $$;
 
 ------------------------------------------------------------------------------------------------ what operators do
 CREATE FUNCTION tickwright.cancel_nodes(ids bigint[]) RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

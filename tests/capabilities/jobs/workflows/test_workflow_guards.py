@@ -87,7 +87,7 @@ async def test_workflows_keep_their_promises(pool: Pool, check: Check) -> None:
 
 @pytest.mark.mutant
 async def test_mutant_ends_that_release_nothing(pool: Pool) -> None:
-    """The release is left to somebody who may be killed before."""
+    """The release is left to a process that may be killed before."""
     await pool.execute("ALTER TABLE tickwright.workflow_ends DISABLE TRIGGER workflow_ends_advance")
     with pytest.raises(AssertionError, match="WFL-2 broken"):
         await check_an_end_and_its_release_are_one(pool)
