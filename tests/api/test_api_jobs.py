@@ -50,7 +50,7 @@ async def test_the_same_key_and_request_answer_with_the_same_job(api: RunningApi
     first = await api.operator.post("/v1/jobs", body, headers={"Idempotency-Key": "k1"})
     second = await api.operator.post("/v1/jobs", turned)
     assert (first.status, second.status) == (201, 200)
-    assert second.json == {"id": first.json["id"], "created": False}
+    assert (second.json["id"], second.json["created"], second.json["outcome"]) == (first.json["id"], False, "existing")
 
 
 async def test_the_same_key_with_another_request_is_refused(api: RunningApi) -> None:

@@ -80,7 +80,8 @@ async def test_a_job_with_an_unknown_outcome_is_made_once_by_repeated_requests(
         return bool(await other.fetchval(GONE, pids))
 
     await eventually_async(gone)
-    assert (await api.admin.post("/v1/jobs", JOB, **keyed)).json == {"id": made["id"], "created": False}
+    again = (await api.admin.post("/v1/jobs", JOB, **keyed)).json
+    assert (again["id"], again["created"], again["outcome"]) == (made["id"], False, "existing")
     assert await other.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 2
 
 
