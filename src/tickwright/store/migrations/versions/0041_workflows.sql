@@ -2,6 +2,7 @@
 -- Whichever way a job of a workflow leaves the live table, a row trigger notes that, and at the commit one deferred trigger releases what waited for it, in
 -- the same transaction: the end of a job and the release of its successors are committed together. So does the end of a job in a process of an earlier release.
 -- Forward on a live system: a column without a default is added, no row is read; a trigger is added that fires for jobs of workflows only.
+-- Its functions name the column steps of 0044, which the same release adds.
 
 ------------------------------------------------------------------------------------------------ tables
 ALTER TABLE tickwright.scheduled_tasks ADD COLUMN workflow_id bigint;
@@ -288,11 +289,11 @@ BEGIN
   )
   INSERT INTO tickwright.scheduled_tasks
          (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at, attempt_errors, traceparent,
-          tags, metadata, awaited, group_key, workflow_id)
+          tags, metadata, awaited, group_key, steps, workflow_id)
   OVERRIDING SYSTEM VALUE
   SELECT g.id, CASE WHEN n.delay IS NULL THEN greatest(g.execute_at, clock_timestamp()) ELSE clock_timestamp() + n.delay END, g.task_type,
          CASE WHEN n.arguments IS NULL THEN g.payload ELSE tickwright.with_results(g.payload, n.arguments) END, g.max_attempts, g.error_message,
-         g.created_at, g.priority, g.timeout_ms, g.expires_at, g.attempt_errors, g.traceparent, g.tags, g.metadata, g.awaited, g.group_key, g.workflow_id
+         g.created_at, g.priority, g.timeout_ms, g.expires_at, g.attempt_errors, g.traceparent, g.tags, g.metadata, g.awaited, g.group_key, g.steps, g.workflow_id
     FROM gone g CROSS JOIN LATERAL (SELECT o.delay, o.arguments FROM tickwright.workflow_nodes o WHERE o.id = g.id LIMIT 1) AS n;
   IF retried.ids IS NOT NULL THEN                 -- an insert has a fence of 0
     UPDATE ONLY tickwright.scheduled_tasks t SET fence = u.fence, edits = u.edits
@@ -359,7 +360,7 @@ BEGIN
     )
     INSERT INTO tickwright.%I
            (id, execute_at, task_type, payload, status, attempts, max_attempts, error_message, created_at, updated_at, completed_at, priority, timeout_ms,
-            expires_at, fence, attempt_errors, traceparent, tags, metadata, edits, group_key)
+            expires_at, fence, attempt_errors, traceparent, tags, metadata, edits, group_key, steps)
     SELECT g.id, g.execute_at, g.task_type, g.payload, CASE g.ended WHEN 'failed' THEN 'failed' ELSE 'cancelled' END, g.attempts, g.max_attempts,
            CASE g.ended WHEN 'failed' THEN 'job_unfit: its payload is too large with the results of its predecessors, or it breaks a rule that is younger than it'
                         WHEN 'skipped' THEN 'skipped: it runs only where a predecessor fails, or follows such a job'
@@ -368,7 +369,7 @@ BEGIN
                                         CROSS JOIN LATERAL (SELECT o.* FROM tickwright.workflow_nodes o WHERE o.id = x.predecessor LIMIT 1) AS p
                                         WHERE x.successor = g.id AND p.status IN ('failed', 'cancelled') ORDER BY p.id LIMIT 1), 'cancelled with its workflow') END,
            g.created_at, clock_timestamp(), clock_timestamp(), g.priority, g.timeout_ms, g.expires_at, g.fence, g.attempt_errors, g.traceparent, g.tags,
-           g.metadata, g.edits, g.group_key
+           g.metadata, g.edits, g.group_key, g.steps
       FROM gone g, told WHERE told.notified >= 0$q$, 'scheduled_tasks_' || place)
   USING free, ids, statuses, place;
 END $$;
@@ -591,10 +592,10 @@ BEGIN
   )
   INSERT INTO tickwright.scheduled_tasks_waiting
          (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at, attempt_errors, traceparent,
-          tags, metadata, group_key, workflow_id)
+          tags, metadata, group_key, steps, workflow_id)
   OVERRIDING SYSTEM VALUE
   SELECT g.id, g.execute_at, g.task_type, g.payload, g.max_attempts, g.error_message, g.created_at, g.priority, g.timeout_ms, g.expires_at,
-         g.attempt_errors, g.traceparent, g.tags, g.metadata, g.group_key, n.workflow_id
+         g.attempt_errors, g.traceparent, g.tags, g.metadata, g.group_key, g.steps, n.workflow_id
     FROM gone g CROSS JOIN LATERAL (SELECT o.workflow_id FROM tickwright.workflow_nodes o WHERE o.id = g.id LIMIT 1) AS n;
   UPDATE ONLY tickwright.scheduled_tasks_waiting w SET fence = u.fence, edits = u.edits
     FROM unnest(former.ids, former.fences, former.edits) AS u (id, fence, edits) WHERE w.id = u.id AND w.id = ANY (ids) AND (u.fence > 0 OR u.edits IS NOT NULL);
