@@ -22,6 +22,8 @@ SIGNED = {"/v1/report-files/{report_id}"}
 SIGN_IN = ("post", "/v1/session")
 ANYBODY_MAY = {SIGN_IN, ("delete", "/v1/session"), ("delete", "/v1/sessions/{session_id}")}
 NEEDS = {
+    ("get", "/v1/payload-keys"): Role.OPERATOR,
+    ("post", "/v1/payload-keys:reencrypt"): Role.ADMIN,
     ("post", "/v1/jobs"): Role.OPERATOR,
     ("post", "/v1/jobs:bulk"): Role.OPERATOR,
     ("post", "/v1/jobs:cancel"): Role.OPERATOR,

@@ -15,7 +15,7 @@ from kit.engine import insert
 from kit.streams import Stream
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs import waits as waits_module
-from tickwright.capabilities.jobs.waits import JobWaits
+from tickwright.capabilities.jobs.admin.waits import JobWaits
 from tickwright.ports.caller import Role
 
 LATER = "now() + interval '1 day'"

@@ -80,8 +80,8 @@ async def test_a_job_with_an_unknown_outcome_is_made_once_by_repeated_requests(
         return bool(await other.fetchval(GONE, pids))
 
     await eventually_async(gone)
-    again = (await api.admin.post("/v1/jobs", JOB, **keyed)).json
-    assert (again["id"], again["created"], again["outcome"]) == (made["id"], False, "existing")
+    answer = (await api.admin.post("/v1/jobs", JOB, **keyed)).json
+    assert (answer["id"], answer["created"], answer["outcome"]) == (made["id"], False, "existing")
     assert await other.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 2
 
 

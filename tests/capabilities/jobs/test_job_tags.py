@@ -12,7 +12,7 @@ import pytest
 from kit.api import ADMIN, RunningApi, running_api
 from kit.engine import insert, job_row, running_engine
 from tickwright import Contended, Job, Rejected, Tickwright
-from tickwright.capabilities.jobs import enqueue
+from tickwright.capabilities.jobs import copy_rows, enqueue
 from tickwright.capabilities.jobs.admin import search as looking
 from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery, metadata_path
 from tickwright.capabilities.jobs.requests import NewJob, with_digest
@@ -108,16 +108,16 @@ async def test_a_copy_goes_on_with_more_columns_from_the_first_job_that_needs_th
 ) -> None:
     """Jobs that alternate do not end a COPY each: two, of which the first has the columns of plain jobs."""
     columns = []
-    some = enqueue._CopyRows.some
+    some = copy_rows.CopyRows.some
 
     def counted(rows: Any, rows_max: int) -> Any:
         columns.append(rows.columns)
         return some(rows, rows_max)
 
-    monkeypatch.setattr(enqueue._CopyRows, "some", counted)
+    monkeypatch.setattr(copy_rows.CopyRows, "some", counted)
     jobs = [app.new_job("mail", n, at=DUE, **(BOTH if n % 2 else {})) for n in range(40)]
     assert await app.schedule_bulk(jobs) == 40
-    assert columns == [enqueue.COPY_COLUMNS, (*enqueue.COPY_COLUMNS, "tags", "metadata")]
+    assert columns == [copy_rows.COPY_COLUMNS, (*copy_rows.COPY_COLUMNS, "tags", "metadata")]
     async with app.pool.acquire() as connection:
         rows = await connection.fetch("SELECT payload::text::int AS n, tags, metadata FROM tickwright.scheduled_tasks")
     assert [row["tags"] for row in sorted(rows, key=lambda row: row["n"])] == [None, TAGS] * 20

@@ -9,7 +9,7 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.engine import insert, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.figures import FIGURES_COUNT_MAX, TypeFigureReader
+from tickwright.capabilities.jobs.admin.figures import FIGURES_COUNT_MAX, TypeFigureReader
 from tickwright.capabilities.jobs.metrics import WorkerCounters
 from tickwright.capabilities.jobs.model import Job
 

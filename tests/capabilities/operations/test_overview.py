@@ -13,8 +13,8 @@ from kit.fanout import MODULE, Hub, registry_of
 from kit.polling import Ground
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.admin.figures import TypeFigureReader
 from tickwright.capabilities.jobs.admin.search import JobFilter, JobSearch
-from tickwright.capabilities.jobs.figures import TypeFigureReader
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.jobs.overview import SQL, read_backlog
 from tickwright.capabilities.polling.overview import SQL as POLLING

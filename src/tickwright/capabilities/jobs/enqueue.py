@@ -10,29 +10,27 @@ returns the error of each. Jobs whose key an open transaction holds wait in a th
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import asyncpg
 import msgspec
 
-from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.copy_rows import CopyRows
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     KEY_LENGTH_MAX,
-    J,
     NewJob,
     ScheduleBounds,
     check_new_job,
     read_job,
-    seal_job,
     with_digest,
 )
-from tickwright.capabilities.jobs.type_catalog import TypeCatalog
-from tickwright.capabilities.jobs.unique import digest_of_arguments
+from tickwright.capabilities.jobs.sealing import seal_job
+from tickwright.capabilities.jobs.type_catalog import TypeCatalog, with_uniqueness
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult
 from tickwright.engine.bulk_import import BatchedImport
@@ -53,13 +51,6 @@ COLLECTED_S = 10.0
 HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
 """How long a statement waits for a held key: in a batch, one by one to find which key it is, and apart."""
 COPY_ROWS = 50_000
-NO_DELAY = timedelta()
-COPY_COLUMNS = (
-    "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
-)  # fmt: skip
-DETAIL_COLUMNS = ("tags", "metadata", "group_key")
-"""The further columns of a COPY from the first job on that has one of them."""
-_NO_DETAILS = (None,) * len(DETAIL_COLUMNS)
 MANY_JOBS = "jobs"
 """The destination in spans of calls that schedule several jobs."""
 
@@ -268,7 +259,7 @@ class Enqueuer:
         if connection is None:
             async with self._pool.acquire() as own, own.transaction():
                 return await self.copy(jobs, connection=own)
-        rows = _CopyRows(jobs, self.types, self.keys)
+        rows = CopyRows(jobs, self.types, self.keys)
         while await rows.ready(connection):
             await connection.copy_records_to_table(
                 "scheduled_tasks", schema_name="tickwright", columns=rows.columns, records=rows.some(COPY_ROWS)
@@ -414,19 +405,6 @@ def _unique_outcome(row: asyncpg.Record) -> Any:
     return Scheduled(row["job_id"], created, tuple(row["replaced"] or ()), None if created else row["status"])
 
 
-def with_uniqueness(job: J, kind: TaskType) -> J:
-    """Return ``job`` with the rule that holds for it, its own or its type's, and the digest of its arguments.
-
-    The payload has to be plain here: of two cipher texts of equal arguments, none is equal.
-    """
-    rule = kind.unique if job.unique is None else job.unique
-    if not rule:
-        return job
-    digest = digest_of_arguments(job.task_type, job.payload, rule.by).hex()
-    uniqueness = msgspec.json.encode({**rule.stored(), "digest": digest}).decode()
-    return msgspec.structs.replace(job, uniqueness=uniqueness)
-
-
 def _of_taken(found: Mapping[str | None, asyncpg.Record], job: NewJob) -> Any:
     row = found.get(job.key)
     if row is None:
@@ -472,71 +450,6 @@ def _in_trace(job: NewJob) -> NewJob:
     """Return ``job`` as a part of the current trace, where there is one."""
     here = traces.current()
     return job if here is None else msgspec.structs.replace(job, traceparent=here)
-
-
-class _CopyRows:
-    """The rows of a COPY, made on demand."""
-
-    def __init__(self, jobs: Iterable[NewJob], types: TypeCatalog, keys: PayloadKeys) -> None:
-        self._jobs, self._types, self._traceparent = iter(jobs), types, traces.current()
-        self._keys = keys
-        self._next = next(self._jobs, None)
-        self._kinds: dict[str, TaskType] = {}
-        self._now: datetime | None = None
-        self._is_detailed = False
-        self.count = 0
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the next rows."""
-        return (*COPY_COLUMNS, *DETAIL_COLUMNS) if self._is_detailed else COPY_COLUMNS
-
-    async def ready(self, connection: Connection) -> bool:
-        """Read what the next row lacks; return whether there is one."""
-        job = self._next
-        if job is None:
-            return False
-        if job.task_type not in self._kinds:
-            self._kinds[job.task_type] = await self._types.get(job.task_type)
-        if job.execute_at is None and self._now is None:
-            self._now = await connection.fetchval(_SQL["now"])
-        self._is_detailed = self._is_detailed or job.is_detailed
-        return True
-
-    def some(self, rows_max: int) -> Iterator[tuple[Any, ...]]:
-        """Return at most ``rows_max`` rows; fewer at the end, or before a row that lacks something."""
-        for _ in range(rows_max):
-            if (job := self._next) is None:
-                return
-            if check_new_job(job).key is not None:
-                raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
-            kind = self._kind_of(job.task_type)
-            if job.unique or (job.unique is None and kind is not None and kind.unique is not None):
-                raise Rejected("unique_in_bulk", "unique jobs cannot go in by COPY; use schedule_many", field="unique")
-            execute_at = job.execute_at or (self._now and self._now + (job.delay or NO_DELAY))
-            more = (job.tags or None, job.metadata, job.group) if job.is_detailed else None
-            if kind is None or execute_at is None or (more and not self._is_detailed):
-                return
-            timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
-            self.count += 1
-            row = (
-                execute_at,
-                job.task_type,
-                job.payload if not kind.encrypted else seal_job(job, self._keys).payload,
-                job.max_attempts or kind.max_attempts,
-                job.priority,
-                timeout_ms,
-                job.expires_at,
-                self._traceparent or job.traceparent,
-            )
-            yield (*row, *(more or _NO_DETAILS)) if self._is_detailed else row
-            self._next = next(self._jobs, None)
-
-    def _kind_of(self, name: str) -> TaskType | None:
-        kind = self._kinds.get(name)
-        if kind is None and (kind := self._types.known(name)) is not None:
-            self._kinds[name] = kind
-        return kind
 
 
 PLAIN_ROWS_MAX = 5_000

@@ -33,7 +33,7 @@ _ENDED = {
     "retried": ("retried",),
     "cancelled": ("cancel", "expired"),
     "snoozed": ("snoozed",),
-    "given_back": ("released", "shutdown", "gone", "lost"),
+    "given_back": ("released", "deferred", "shutdown", "gone", "lost"),
 }
 """The attempt outcomes of each figure."""
 

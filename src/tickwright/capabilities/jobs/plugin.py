@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from tickwright.capabilities.jobs.admin.service import JobService
+    from tickwright.capabilities.jobs.admin.waits import JobWaits, WorkflowWaits
     from tickwright.capabilities.jobs.enqueue import Enqueuer
     from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
     from tickwright.capabilities.jobs.results import JobResults, WorkflowResults
     from tickwright.capabilities.jobs.schedules.service import Schedules
-    from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
     from tickwright.capabilities.jobs.workflows.reader import WorkflowReader
     from tickwright.capabilities.jobs.workflows.service import Workflows
     from tickwright.engine.remote.calls import RemoteCalls
@@ -110,8 +110,8 @@ class JobsPlugin(Plugin):
             return made
 
         def waits() -> "JobWaits":
+            from tickwright.capabilities.jobs.admin.waits import JobWaits
             from tickwright.capabilities.jobs.results import JobResults
-            from tickwright.capabilities.jobs.waits import JobWaits
 
             return JobWaits(ports.get(JobResults))
 
@@ -142,7 +142,7 @@ class JobsPlugin(Plugin):
         ports.offer("tickwright.capabilities.jobs.remote.workers:RemoteWorkers", remote)
         ports.offer("tickwright.capabilities.jobs.enqueue:Enqueuer", enqueuer)
         ports.offer("tickwright.capabilities.jobs.results:JobResults", results)
-        ports.offer("tickwright.capabilities.jobs.waits:JobWaits", waits)
+        ports.offer("tickwright.capabilities.jobs.admin.waits:JobWaits", waits)
         ports.offer("tickwright.capabilities.jobs.schedules.service:Schedules", schedules)
         ports.offer("tickwright.capabilities.jobs.admin.service:JobService", service)
         self._provide_workflows(context)
@@ -171,15 +171,15 @@ class JobsPlugin(Plugin):
             return WorkflowReader(context.pool)
 
         def workflow_waits() -> "WorkflowWaits":
+            from tickwright.capabilities.jobs.admin.waits import WorkflowWaits
             from tickwright.capabilities.jobs.results import WorkflowResults
-            from tickwright.capabilities.jobs.waits import WorkflowWaits
 
             return WorkflowWaits(ports.get(WorkflowResults))
 
         ports.offer("tickwright.capabilities.jobs.results:WorkflowResults", workflow_results)
         ports.offer("tickwright.capabilities.jobs.workflows.service:Workflows", workflows)
         ports.offer("tickwright.capabilities.jobs.workflows.reader:WorkflowReader", workflow_reader)
-        ports.offer("tickwright.capabilities.jobs.waits:WorkflowWaits", workflow_waits)
+        ports.offer("tickwright.capabilities.jobs.admin.waits:WorkflowWaits", workflow_waits)
 
     async def declare(self, context: Context) -> None:
         """Register the program's task types and schedules where no operator has set them up, and store the file's."""
@@ -283,9 +283,9 @@ class JobsPlugin(Plugin):
 
     @staticmethod
     def _start_api(context: Context, callers: Context) -> None:
+        from tickwright.capabilities.jobs.admin.waits import JobWaits, WorkflowWaits
         from tickwright.capabilities.jobs.metrics import remote_source
         from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
-        from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
 
         # on the pool of the loops, and with the process's listening connection
         remote = callers.ports.put(RemoteWorkers, context.ports.get(RemoteWorkers))
@@ -327,15 +327,15 @@ class JobsPlugin(Plugin):
 
     def routes(self, context: Context, gate: "Gate") -> Sequence["APIRouter"]:
         """Return the routes of jobs, task types, their figures, dead letters, schedules and payload keys."""
+        from tickwright.capabilities.jobs.admin.figures import TypeFigureReader, figure_routes
         from tickwright.capabilities.jobs.admin.payload_keys import PayloadKeyAdmin, payload_key_routes
         from tickwright.capabilities.jobs.admin.service import JobService
-        from tickwright.capabilities.jobs.figures import TypeFigureReader, figure_routes
+        from tickwright.capabilities.jobs.admin.waits import JobWaits, WorkflowWaits
         from tickwright.capabilities.jobs.remote.rest import worker_routes
         from tickwright.capabilities.jobs.remote.workers import RemoteWorkers
         from tickwright.capabilities.jobs.rest import job_routes
         from tickwright.capabilities.jobs.schedules.rest import schedule_routes
         from tickwright.capabilities.jobs.schedules.service import Schedules
-        from tickwright.capabilities.jobs.waits import JobWaits, WorkflowWaits
         from tickwright.capabilities.jobs.workflows.reader import WorkflowReader
         from tickwright.capabilities.jobs.workflows.rest import workflow_routes
         from tickwright.capabilities.jobs.workflows.service import Workflows

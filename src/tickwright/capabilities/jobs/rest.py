@@ -28,6 +28,7 @@ from tickwright.capabilities.jobs.admin.views import (
     StoredTaskType,
     TaskTypeView,
 )
+from tickwright.capabilities.jobs.admin.waits import JobProgress, JobWaits, parse_wait
 from tickwright.capabilities.jobs.enqueue import Scheduled
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
@@ -50,7 +51,6 @@ from tickwright.capabilities.jobs.requests import (
 )
 from tickwright.capabilities.jobs.results import JobState
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
-from tickwright.capabilities.jobs.waits import JobProgress, JobWaits, parse_wait
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.signatures import RotateRequest

@@ -2,11 +2,13 @@
 
 import asyncio
 
+import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.requests import NewJob
+from tickwright.capabilities.jobs.requests import J, NewJob
 from tickwright.capabilities.jobs.task_types import load_types
+from tickwright.capabilities.jobs.unique import digest_of_arguments
 from tickwright.domain.errors import Rejected
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import for_all_callers
@@ -80,3 +82,16 @@ def _log_failed_refresh(reading: "asyncio.Task[None]") -> None:
     """Log why the types are old. They are used nevertheless, and the next call reads them again."""
     if not reading.cancelled() and (error := reading.exception()) is not None:
         _log.warning("enqueue.types_not_read", error=repr(error)[:200])
+
+
+def with_uniqueness(job: J, kind: TaskType) -> J:
+    """Return ``job`` with the rule that holds for it, its own or its type's, and the digest of its arguments.
+
+    The payload has to be plain here: of two cipher texts of equal arguments, none is equal.
+    """
+    rule = kind.unique if job.unique is None else job.unique
+    if not rule:
+        return job
+    digest = digest_of_arguments(job.task_type, job.payload, rule.by).hex()
+    uniqueness = msgspec.json.encode({**rule.stored(), "digest": digest}).decode()
+    return msgspec.structs.replace(job, uniqueness=uniqueness)

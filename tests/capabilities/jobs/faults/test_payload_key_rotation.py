@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from kit.api import ADMIN
+from kit.cli import environment, tickwright
 from kit.engine import policy, running_engine
 from kit.probes import Stops
 from kit.processes import kill_group, spawn
@@ -20,7 +21,6 @@ from tickwright import Fail, Job, Tickwright, Unavailable
 from tickwright.capabilities.jobs.admin import payload_keys as module
 from tickwright.capabilities.jobs.admin.payload_keys import PayloadKeyAdmin, ReencryptRequest
 from tickwright.capabilities.jobs.schedules.definition import ScheduleRequest
-from tickwright.cli.program import run
 from tickwright.domain.envelopes import Purpose
 from tickwright.engine.payload_keys import PayloadKeys
 from tickwright.ports.service import NO_PROBE, Probe
@@ -207,16 +207,15 @@ async def test_jobs_that_run_during_a_rotation_run_once_with_their_payloads(app:
     assert not total["unreadable"]
 
 
-def test_the_command_makes_keys_that_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_makes_keys_that_are_accepted() -> None:
     """What ``payload-keys new`` prints can be used as it is."""
-    assert run(["payload-keys", "new"]) == 0
-    assert PayloadKeys.parse("a=env:K", {"K": capsys.readouterr().out}).names
+    made = tickwright("payload-keys", "new", env=environment())
+    assert made.code == 0
+    assert PayloadKeys.parse("a=env:K", {"K": made.out}).names
 
 
-def test_the_commands_count_and_encrypt(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On the database or through the API, the command line shows which key is still needed, and rotates."""
+def test_the_commands_count_and_encrypt(database_url: str) -> None:
+    """The command line shows which key is still needed, and rotates."""
     with psycopg.connect(database_url) as own:
         own.execute(
             "INSERT INTO tickwright.task_types (name, target, encrypted) VALUES ('charge', 'python:charge', true)"
@@ -226,16 +225,13 @@ def test_the_commands_count_and_encrypt(
             "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) VALUES (now(), 'charge', %s)",
             [sealed],
         )
-    for name, value in {"DATABASE_URL": database_url, "PAYLOAD_KEYS": "new=env:NEW_KEY,old=env:OLD_KEY"}.items():
-        monkeypatch.setenv(f"TICKWRIGHT_{name}", value)
-    monkeypatch.setenv("NEW_KEY", NEW[1].hex())
-    monkeypatch.setenv("OLD_KEY", OLD[1].hex())
+    given = environment(DATABASE_URL=database_url, PAYLOAD_KEYS="new=env:NEW_KEY,old=env:OLD_KEY")
+    given |= {"NEW_KEY": NEW[1].hex(), "OLD_KEY": OLD[1].hex()}
 
     def live() -> dict[str, int]:
-        assert run(["payload-keys", "list", "--json"]) == 0
-        return {one["key"].partition("/")[0]: one["live"] for one in json.loads(capsys.readouterr().out)["items"]}
+        found = tickwright("payload-keys", "list", "--json", env=given).json["items"]
+        return {one["key"].partition("/")[0]: one["live"] for one in found}
 
     assert live() == {"new": 0, "old": 1}
-    assert run(["payload-keys", "reencrypt"]) == 0
-    assert capsys.readouterr().out == "1 encrypted with the first key\n"
+    assert tickwright("payload-keys", "reencrypt", env=given).out == "1 encrypted with the first key\n"
     assert live() == {"new": 1, "old": 0}

@@ -28,6 +28,7 @@ COLUMNS: Mapping[str, tuple[list[Any], ...]] = {
     "release": (),
     "release_with_error": (["stopped"],),
     "snooze": ([0.0],),
+    "defer": ([1.0], ["no key"]),
 }
 NEW_JOB = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'h') RETURNING id"
 RUN = """

@@ -117,11 +117,11 @@ class PayloadKeyAdmin:
         """Encrypt one window with the first key, and with the first window all schedules.
 
         Raises:
-            Unavailable: ``payload_keys_missing``: this process has no keys. Retry in one that has.
+            Unavailable: ``payload_keys_missing`` (409): this process has no keys. Retry in one that has.
         """
         if not self._keys:
             text = "this process has no payload keys; set TICKWRIGHT_PAYLOAD_KEYS where the api or this command runs"
-            raise Unavailable("payload_keys_missing", text)
+            raise Unavailable("payload_keys_missing", text, status=409)
         table = _TABLES[asked.part]
         async with self._pool.acquire() as connection, connection.transaction():
             names = await _encrypted(connection)

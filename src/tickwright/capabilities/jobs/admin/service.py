@@ -38,7 +38,8 @@ from tickwright.capabilities.jobs.admin.views import (
     job_view,
 )
 from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
-from tickwright.capabilities.jobs.requests import BOUNDS, EDITED, JobEdit, ScheduleBounds, read_job, seal_payload
+from tickwright.capabilities.jobs.requests import BOUNDS, EDITED, JobEdit, ScheduleBounds, read_job
+from tickwright.capabilities.jobs.sealing import seal_payload
 from tickwright.capabilities.jobs.states import FINAL, JobStatus
 from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.capabilities.jobs.workflows.explain import read_surroundings

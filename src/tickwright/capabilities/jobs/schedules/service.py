@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from tickwright.capabilities.jobs.requests import seal_payload
 from tickwright.capabilities.jobs.schedules.definition import (
     Definition,
     ScheduleChange,
@@ -38,6 +37,7 @@ from tickwright.capabilities.jobs.schedules.views import (
     schedule_view,
     times_text,
 )
+from tickwright.capabilities.jobs.sealing import seal_payload
 from tickwright.capabilities.jobs.type_catalog import TypeCatalog
 from tickwright.domain.calendars.occurrences import spread_offset
 from tickwright.domain.envelopes import Purpose, read_envelope

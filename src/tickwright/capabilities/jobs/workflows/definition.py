@@ -13,7 +13,8 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tickwright.capabilities.jobs.requests import NewJob, seal_payload
+from tickwright.capabilities.jobs.requests import NewJob
+from tickwright.capabilities.jobs.sealing import seal_payload
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.engine.payload_keys import PayloadKeys

@@ -6,9 +6,9 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
+from tickwright.capabilities.jobs.admin.waits import WorkflowWaits, parse_wait
 from tickwright.capabilities.jobs.requests import KEY_PATTERN, key_of
 from tickwright.capabilities.jobs.rest import READ_S, Wait, unless_gone
-from tickwright.capabilities.jobs.waits import WorkflowWaits, parse_wait
 from tickwright.capabilities.jobs.workflows.definition import (
     DEFINITION_BYTES_MAX,
     NAME_CHARS_MAX,
