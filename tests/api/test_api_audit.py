@@ -21,6 +21,7 @@ ASKS = {
 """Routes that change nothing."""
 DATA = {
     ("post", "/v1/jobs"): "the job's row has its time; an entry for each would double the work",
+    ("post", "/v1/workflows"): "the workflow's row has its time, as a job's",
     ("post", "/v1/trackers/{tracker_id}/events"): "couriers send; events are stored with the tracker and in the topic",
     **{
         ("post", f"/v1/worker/{call}"): "workers send; sessions and attempts are in their rows"
@@ -81,6 +82,8 @@ STEPS: list[tuple[str, str, dict[str, Any], Any, str]] = [
     ("post", "/v1/task-types/{name}/enable", {"name": "hook"}, None, "task_types.enable"),
     ("post", "/v1/task-types/{name}/rotate-secret", {"name": "hook"}, None, "task_types.rotate_secret"),
     ("delete", "/v1/task-types/{name}", {"name": "hook"}, None, "task_types.delete"),
+    ("post", "/v1/workflows/{workflow_id}/cancel", {"workflow_id": "workflow"}, None, "workflows.cancel"),
+    ("post", "/v1/workflows/{workflow_id}/retry", {"workflow_id": "workflow"}, None, "workflows.retry"),
     ("patch", "/v1/jobs/{job_id}", {"job_id": "job"}, {"priority": 3}, "jobs.edit"),
     ("post", "/v1/jobs/{job_id}/reschedule", {"job_id": "job"}, {"delay": "2h"}, "jobs.reschedule"),
     ("post", "/v1/jobs/{job_id}/run-now", {"job_id": "job"}, None, "jobs.run_now"),
@@ -136,6 +139,7 @@ FOUND: dict[str, str] = {
     "key": "SELECT max(id) FROM tickwright.api_keys",
     "message": "SELECT min(id) FROM tickwright.outbox WHERE destination = 'pg:tried'",
     "report": "SELECT max(id) FROM tickwright.reports",
+    "workflow": "SELECT min(id) FROM tickwright.workflows",
     "tracker": "SELECT min(id) FROM tickwright.shipment_polling_tracker",
 }
 PLACED = """
@@ -166,6 +170,8 @@ async def campaigns(database_url: str) -> AsyncIterator[CampaignApi]:
             "UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE id IN "
             "(SELECT id FROM tickwright.scheduled_tasks ORDER BY id DESC LIMIT 2)"
         )
+        flow = {"name": "flow", "jobs": [{"task_type": "noop", "delay": "1 hour"}]}
+        assert (await api.operator.post("/v1/workflows", flow)).status == 201
         await made.create("once")
         await made.create("broken")
         await made.slot("broken", datetime(2026, 1, 5, tzinfo=UTC), "EXCEPTION_OCCURRED", version=1)

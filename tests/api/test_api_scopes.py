@@ -14,7 +14,7 @@ from tickwright.capabilities.jobs.remote.workers import CALLS
 from tickwright.ports.caller import SCOPES, Role
 
 OPENS = {
-    "jobs:schedule": {("post", "/v1/jobs"), ("post", "/v1/jobs:bulk")},
+    "jobs:schedule": {("post", "/v1/jobs"), ("post", "/v1/jobs:bulk"), ("post", "/v1/workflows")},
     "jobs:work": {("post", f"/v1/worker/{call}") for call in ("register", *CALLS)},
     "reports:deliver": {
         ("get", "/v1/reports/{report_id}/parts/{listener}"),

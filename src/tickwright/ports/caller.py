@@ -19,7 +19,7 @@ class Role(IntEnum):
 
 
 SCOPES: Mapping[str, str] = MappingProxyType({
-    "jobs:schedule": "schedules jobs, one or many",
+    "jobs:schedule": "schedules jobs, one or many, and adds workflows",
     "jobs:work": "works whatever remote workers work",
     "reports:deliver": "reads what a part of a report is to contain, delivers it, or refuses it",
     "trackers:events": "reports events of trackers that a courier sent",

@@ -33,6 +33,7 @@ WINDOWS = {
     "partner_breaker_open",
     "possible_data_loss",
     "session_lost",
+    "workflow_failed",
 }
 
 
@@ -167,6 +168,19 @@ FAULTS = [
         "INSERT INTO tickwright.schedules (name, task_type, cron) VALUES ('nightly', 't', '0 0 31 2 *'); "
         "UPDATE tickwright.schedules SET problem = 'it never fires', due_at = now() + interval '1 hour'",
         "UPDATE tickwright.schedules SET problem = NULL",
+    ),
+    Fault(
+        "workflow_blocked",
+        "order #1",
+        "INSERT INTO tickwright.workflows (id, root_id, last_id, name, nodes, open) VALUES (1, 1, 3, 'order', 2, 1)",
+        "UPDATE tickwright.workflows SET ended_at = clock_timestamp(), state = 'completed'",
+    ),
+    Fault(
+        "workflow_failed",
+        "order",
+        "INSERT INTO tickwright.workflows (id, root_id, last_id, name, state, ended_at) "
+        "VALUES (1, 1, 3, 'order', 'failed', clock_timestamp())",
+        "UPDATE tickwright.workflows SET ended_at = clock_timestamp() - interval '61 minutes'",
     ),
     Fault(
         "threads_stuck",

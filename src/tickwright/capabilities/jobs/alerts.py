@@ -48,6 +48,14 @@ RULES: tuple[AlertRule, ...] = with_queries(
         "{workers} workers cannot read jobs of {subject}: add the key {key} to their TICKWRIGHT_PAYLOAD_KEYS.",
     ),
     AlertRule(
+        "workflow_blocked",
+        "warning",
+        "Workflow {subject} waits until a failed job of it is retried: {open} jobs have not ended.",
+    ),
+    AlertRule(
+        "workflow_failed", "warning", "{count} workflows {subject} failed within an hour.", (timedelta(hours=1),)
+    ),
+    AlertRule(
         "threads_stuck", "warning", "{count} synchronous handlers of {subject} do not return; each keeps a thread."
     ),
 )

@@ -49,6 +49,9 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),
     MetricSpec("tickwright_jobs_upcoming", "gauge", ("task_type",), "Not due yet, counted up to 10,000."),
     MetricSpec("tickwright_jobs_oldest_due_seconds", "gauge", ("task_type",), "How long the oldest due one waits."),
+    MetricSpec("tickwright_jobs_waiting", "gauge", (), "Jobs that wait for others of their workflow."),
+    MetricSpec("tickwright_workflows_running", "gauge", (), "Workflows that have not ended."),
+    MetricSpec("tickwright_workflows_ended", "gauge", ("state",), "Workflows that ended within the last hour."),
     MetricSpec("tickwright_jobs_partial", "gauge", (), "1 while unregistered task types may be missing from those."),
 )
 

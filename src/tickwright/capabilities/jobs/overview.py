@@ -95,6 +95,19 @@ class JobsNow(msgspec.Struct, frozen=True):
     latest: list[LatestJob]
 
 
+class WorkflowsNow(msgspec.Struct, frozen=True):
+    """Workflows that run, and those that ended within the last hour by state; each is counted up to 10,000.
+
+    ``waiting_jobs`` wait for other jobs of their workflow.
+    """
+
+    running: int = 0
+    waiting_jobs: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
 class JobCounters(msgspec.Struct):
     """The counters of a process for all its jobs, or for those of one task type."""
 
@@ -132,6 +145,12 @@ async def read_backlog(connection: Connection, before: Backlog | None = None) ->
     )
 
 
+async def read_workflows(connection: Connection) -> WorkflowsNow:
+    """Return the numbers of workflows."""
+    row = await connection.fetchrow(SQL["workflows"], COUNT_MAX, timeout=ANSWER_S)
+    return WorkflowsNow(*(row[name] for name in WorkflowsNow.__struct_fields__))
+
+
 async def read_dead_letters(connection: Connection) -> int:
     """Return the number of dead letters."""
     count: int = await connection.fetchval(SQL["dead_letters"], COUNT_MAX, timeout=ANSWER_S)
@@ -141,10 +160,10 @@ async def read_dead_letters(connection: Connection) -> int:
 class JobsPart(OverviewPart):
     """The backlog of jobs, how fast it changes, and when it is over."""
 
-    fields: ClassVar = {"jobs": JobsNow}
+    fields: ClassVar = {"jobs": JobsNow, "workflows": WorkflowsNow}
     counters: ClassVar = {"jobs": JobCounters}
     dead_letters: ClassVar = {"jobs": int}
-    lists = ("jobs",)
+    lists = ("jobs", "workflows")
     series: ClassVar = {
         "due": int,
         "oldest_due_s": float,
@@ -163,8 +182,8 @@ class JobsPart(OverviewPart):
         return {"jobs": read_backlog}
 
     def readings(self) -> Mapping[str, Reading]:
-        """Return the reading of the dead letters."""
-        return {"job_dead_letters": read_dead_letters}
+        """Return the readings of the dead letters and of workflows."""
+        return {"job_dead_letters": read_dead_letters, "workflows": read_workflows}
 
     def show(self, read: Mapping[str, Any], rates: Rates) -> Shown:
         """Return the figures of jobs."""
@@ -198,10 +217,12 @@ class JobsPart(OverviewPart):
             "p99_s": jobs.lateness and jobs.lateness.p99_s,
         }
         changed = (jobs.due, jobs.waiting, jobs.running, jobs.latest, done)
-        return Shown({"jobs": jobs}, {"jobs": changed}, {"jobs": read["job_dead_letters"]}, points)
+        fields = {"jobs": jobs, "workflows": read["workflows"]}
+        lists = {"jobs": changed, "workflows": read["workflows"]}
+        return Shown(fields, lists, {"jobs": read["job_dead_letters"]}, points)
 
     async def gauges(self, connection: Connection) -> Sequence[Sample]:
-        """Return the jobs of each task type, and the dead letters."""
+        """Return the jobs of each task type, workflows, and the dead letters."""
         rows = await connection.fetch(SQL["gauges"], COUNT_MAX)
         samples = [Sample("tickwright_jobs_partial", int(any(row["cut"] for row in rows)))]
         for row in rows:
@@ -212,6 +233,15 @@ class JobsPart(OverviewPart):
                 Sample("tickwright_jobs_upcoming", row["upcoming"], label),
                 Sample("tickwright_jobs_oldest_due_seconds", row["oldest_due_s"], label),
             ]
+        now = await read_workflows(connection)
+        samples += [
+            Sample("tickwright_workflows_running", now.running),
+            Sample("tickwright_jobs_waiting", now.waiting_jobs),
+            *(
+                Sample("tickwright_workflows_ended", getattr(now, state), (state,))
+                for state in ("completed", "failed", "cancelled")
+            ),
+        ]
         return [*samples, Sample("tickwright_dead_letters", await read_dead_letters(connection), ("job",))]
 
 

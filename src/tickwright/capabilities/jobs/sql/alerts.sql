@@ -105,6 +105,20 @@ SELECT missing.key AS subject, jsonb_build_object('key', min(missing.value), 'wo
  WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
  GROUP BY missing.key LIMIT 1000;
 
+-- name: workflow_blocked
+-- Of the thousand oldest workflows that run, those of which no job is live: the others wait until a failed one is retried. Indexes: workflows_running,
+-- scheduled_tasks_pkey.
+SELECT left(w.name, 100) || ' #' || w.id AS subject, jsonb_build_object('open', w.open)::text AS facts
+  FROM (SELECT o.* FROM tickwright.workflows o WHERE o.ended_at IS NULL AND o.parent_id IS NULL ORDER BY o.id LIMIT 1000) AS w
+ WHERE NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.id > w.id AND t.id <= w.last_id AND t.workflow_id IS NOT NULL);
+
+-- name: workflow_failed
+-- Names of workflows that failed within $1, of the newest 30,000 that ended. Index: workflows_ended.
+SELECT e.name AS subject, jsonb_build_object('count', count(*))::text AS facts
+  FROM (SELECT w.name, w.state FROM tickwright.workflows w
+         WHERE w.ended_at > clock_timestamp() - $1::interval AND w.parent_id IS NULL ORDER BY w.ended_at DESC LIMIT 30000) AS e
+ WHERE e.state = 'failed' GROUP BY e.name ORDER BY count(*) DESC, e.name LIMIT 100;
+
 -- name: threads_stuck
 -- Live sessions with synchronous handlers that were stopped and have not returned. Small: a row per session.
 SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'threads_stuck')::text AS facts

@@ -58,6 +58,16 @@ SELECT claim_range.task_type,
 -- Dead letters, counted up to $1. Index: scheduled_tasks_dead_pkey.
 SELECT count(*) FROM (SELECT FROM tickwright.scheduled_tasks_dead LIMIT $1) AS bounded;
 
+-- name: workflows
+-- The outermost workflows that have not ended, those that ended within the last hour by state, and the jobs that wait for others: each counted up to $1.
+-- Indexes: workflows_running, workflows_ended, scheduled_tasks_waiting_pkey.
+SELECT (SELECT count(*) FROM (SELECT FROM tickwright.workflows w WHERE w.ended_at IS NULL AND w.parent_id IS NULL ORDER BY w.id LIMIT $1) AS bounded) AS running,
+       (SELECT count(*) FROM (SELECT FROM ONLY tickwright.scheduled_tasks_waiting t ORDER BY t.id LIMIT $1) AS bounded) AS waiting_jobs,
+       count(*) FILTER (WHERE e.state = 'completed') AS completed, count(*) FILTER (WHERE e.state = 'failed') AS failed,
+       count(*) FILTER (WHERE e.state = 'cancelled') AS cancelled
+  FROM (SELECT w.state FROM tickwright.workflows w
+         WHERE w.ended_at > clock_timestamp() - interval '1 hour' AND w.parent_id IS NULL ORDER BY w.ended_at DESC LIMIT $1) AS e;
+
 -- name: type_counters
 -- Each living session's counters of its task types. Small: a row per session, with at most 20 kB of counters.
 SELECT id, date_part('epoch', seen_at) AS seen_s, (facts #> '{counters,types}')::text AS types, date_part('epoch', clock_timestamp()) AS now_s

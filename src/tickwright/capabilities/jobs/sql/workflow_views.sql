@@ -7,13 +7,13 @@ coalesce(n.status, (SELECT t.status FROM ONLY tickwright.scheduled_tasks t WHERE
 w.id, w.root_id, w.parent_id, w.name, w.key, w.state, w.nodes, w.open, w.failed, w.cancelled, w.created_at, w.deadline_at, w.ended_at, w.cancelled_at, w.reason;
 
 -- name: search
--- Of the next $6 workflows below the id $5, the outermost ones that match, and how far the search came; the columns as in the searches for jobs.
--- Index: workflows_pkey, read backwards.
+-- The matches among the next $6 outermost workflows below the id $5, and how far the search came; the columns as in the searches for jobs.
+-- Index: workflows_outermost, read backwards.
 SELECT l.id, l.searched, l.ended, l.matches
   FROM (SELECT w.id, row_number() OVER way AS searched, lead(w.id) OVER way IS NULL AS ended,
-               w.parent_id IS NULL AND ($1::text[] IS NULL OR w.state = ANY ($1)) AND ($2::text IS NULL OR w.name ILIKE $2 OR w.key ILIKE $2)
+               ($1::text[] IS NULL OR w.state = ANY ($1)) AND ($2::text IS NULL OR w.name ILIKE $2 OR w.key ILIKE $2)
                AND ($3::timestamptz IS NULL OR w.created_at >= $3) AND ($4::timestamptz IS NULL OR w.created_at < $4) AS matches
-          FROM tickwright.workflows w WHERE w.id < $5::bigint
+          FROM tickwright.workflows w WHERE w.id < $5::bigint AND w.parent_id IS NULL
         WINDOW way AS (ORDER BY w.id DESC) ORDER BY w.id DESC LIMIT $6::bigint) AS l
  WHERE coalesce(l.matches, false) OR l.ended OR l.searched = $6
  ORDER BY l.id DESC LIMIT $7::bigint;

@@ -9,6 +9,8 @@ const account: Finder = (subject) => ({ label: `Account ${subject}`, to: `/accou
 const partner: Finder = (subject) => ({ label: `Partner ${subject}`, to: `/partners?partner=${encodeURIComponent(subject)}` });
 const type: Finder = (subject) => ({ label: `Jobs of ${subject}`, to: `/jobs?type=${encodeURIComponent(subject)}` });
 const schedule: Finder = (subject) => ({ label: `Schedule ${subject}`, to: `/schedules?name=${encodeURIComponent(subject)}` });
+const workflow: Finder = (subject) => ({ label: `Workflow ${subject}`, to: `/workflows/${subject.split("#").at(-1) ?? ""}` });
+const workflows: Finder = (subject) => ({ label: `Workflows ${subject}`, to: `/workflows?state=failed&text=${encodeURIComponent(subject)}` });
 const view = (label: string, to: string): Finder => () => ({ label, to });
 
 const FINDERS: Record<string, Finder> = {
@@ -21,6 +23,8 @@ const FINDERS: Record<string, Finder> = {
   task_type_gone: type,
   schedule_late: schedule,
   schedule_failing: schedule,
+  workflow_blocked: workflow,
+  workflow_failed: workflows,
   dead_letters: view("Dead letters", "/dead-letters"),
   fanout_dead_letters: view("Dead letters", "/dead-letters"),
   lateness: view("Overview", "/overview"),

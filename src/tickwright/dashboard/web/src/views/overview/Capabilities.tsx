@@ -47,7 +47,7 @@ export function Capabilities({ overview }: { overview: Overview }) {
 const all = (...texts: string[]) => texts.filter((text) => text !== "").join(", ");
 const speed = (value: number | null) => (value === null ? "–" : `${rate(value)}/s`);
 
-function lines({ jobs, polls, fanout, reports, executions, outbox, dead_letters: dead }: Overview): Line[] {
+function lines({ jobs, workflows, polls, fanout, reports, executions, outbox, dead_letters: dead }: Overview): Line[] {
   const bounded = (number: number) => count(number, jobs.capped_at);
   const some = (number: number, what: string) => (number > 0 ? `${bounded(number)} ${what}` : "");
   const aged = (waiting: number, oldest: number) => (waiting > 0 ? `${bounded(waiting)}, the oldest for ${spoken(oldest)}` : "0");
@@ -55,6 +55,13 @@ function lines({ jobs, polls, fanout, reports, executions, outbox, dead_letters:
   const endedStopped = reports.finished + reports.failed >= jobs.capped_at;
   const fresh = polls.fresh_ratio === null ? "" : `, ${percent(polls.fresh_ratio)} fresh`;
   return [
+    {
+      name: "Workflows",
+      to: "/workflows",
+      backlog: `${bounded(workflows.running)} running, ${bounded(workflows.waiting_jobs)} jobs wait for others`,
+      throughput: `${bounded(workflows.completed)} completed in the last hour`,
+      problems: some(workflows.failed, "failed in the last hour"),
+    },
     {
       name: "Polling",
       to: "/accounts",
