@@ -9,7 +9,7 @@ WITH free AS MATERIALIZED (
 ), marked AS (
   UPDATE ONLY tickwright.scheduled_tasks t SET awaited = true WHERE t.id = ANY (ARRAY (SELECT id FROM free))
   RETURNING t.id, t.status, coalesce(t.due_at, t.retry_at, t.execute_at) AS due_at
-), held AS MATERIALIZED (
+), told AS MATERIALIZED (
   SELECT count(pg_notify('tickwright_cancel', id::text)) AS notified FROM marked WHERE status = 'processing'
 ), passed_by AS MATERIALIZED (
   SELECT tickwright.notify_of_job(min(due_at)) AS done FROM marked
@@ -28,7 +28,7 @@ WITH free AS MATERIALIZED (
 )
 SELECT t.id, t.awaited OR EXISTS (SELECT FROM marked m WHERE m.id = t.id) AS marked, coalesce(y.keep_history, true) AS keep_history
   FROM ONLY tickwright.scheduled_tasks t LEFT JOIN tickwright.task_types y ON y.name = t.task_type
- WHERE t.id = ANY ($1::bigint[]) AND (SELECT count(*) FROM passed_by) >= 0 AND (SELECT notified FROM held) >= 0
+ WHERE t.id = ANY ($1::bigint[]) AND (SELECT count(*) FROM passed_by) >= 0 AND (SELECT notified FROM told) >= 0
 UNION ALL
 SELECT t.id, t.awaited OR EXISTS (SELECT FROM marked_waiting m WHERE m.id = t.id), coalesce(y.keep_history, true)
   FROM waiting t LEFT JOIN tickwright.task_types y ON y.name = t.task_type;
