@@ -378,10 +378,10 @@ END LOOP; END $$"""
 async def test_functions_with_the_rights_of_the_owner_are_a_closed_list(
     app_role: AppRole, other: asyncpg.Connection
 ) -> None:
-    """Those that the role may execute: two insert jobs, two delete a row, and four read or refuse."""
+    """Those that the role may execute: two insert jobs, two delete a row, and five read or refuse."""
     found = [name for (name,) in await other.fetch(DEFINERS, app_role.name)]
     writing = ["add_workflow", "delete_entity", "delete_tracker"]
-    reading = ["enter_timeline", "fence_floor", "is_internal"]
+    reading = ["enter_timeline", "fence_floor", "is_internal", "payload_fits_type"]
     assert found == [*writing, *reading, "schedule_unique", "timeline_is_known"]
 
 

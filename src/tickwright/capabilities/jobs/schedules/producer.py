@@ -22,7 +22,7 @@ from tickwright.ports.session import HeldLease
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
-SQL = load("tickwright.capabilities.jobs.sql", "schedule_producer.sql")
+SQL = load("tickwright.capabilities.jobs.schedules.sql", "schedule_producer.sql")
 CHANNEL = "tickwright_schedules"
 AHEAD = timedelta(seconds=2)
 """How long before it is due a job is written, where the overlap policy permits it."""

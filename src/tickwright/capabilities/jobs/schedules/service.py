@@ -52,7 +52,7 @@ from tickwright.store.paging import LIMIT_DEFAULT, Cursors, checked_limit, fetch
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import filled, load
 
-SQL = filled(load("tickwright.capabilities.jobs.sql", "schedules.sql"), "shown")
+SQL = filled(load("tickwright.capabilities.jobs.schedules.sql", "schedules.sql"), "shown")
 NAME_AFTER_ALL = "~"
 """Sorts behind every valid name."""
 PREVIEW_DEFAULT, PREVIEW_MAX = 10, 100

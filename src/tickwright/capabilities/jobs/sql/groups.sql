@@ -1,6 +1,7 @@
 -- name: lock
--- Serialize the claims of a type's groups until the end of the transaction: each statement behind this one sees what the claims before it did. No table.
-SELECT pg_advisory_xact_lock(7314, hashtext($1));
+-- Serialize the claims of a type's groups until the end of the transaction: each statement behind this one sees what the claims before it did. A row, because any
+-- user of the database may hold an advisory lock. Index: task_types_pkey.
+SELECT name FROM tickwright.task_types WHERE name = $1 FOR NO KEY UPDATE;
 
 -- name: hint
 -- Let a claim look at these groups: jobs of theirs that this session held have ended.

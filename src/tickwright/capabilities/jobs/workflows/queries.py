@@ -2,4 +2,4 @@
 
 from tickwright.store.queries import filled, load
 
-SQL = filled(filled(load("tickwright.capabilities.jobs.sql", "workflow_views.sql"), "shown"), "node_state")
+SQL = filled(filled(load("tickwright.capabilities.jobs.workflows.sql", "workflow_views.sql"), "shown"), "node_state")

@@ -20,7 +20,7 @@ from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limi
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
-SQL = load("tickwright.capabilities.jobs.sql", "workflows.sql")
+SQL = load("tickwright.capabilities.jobs.workflows.sql", "workflows.sql")
 RESULTS_AT_ONCE = 500
 
 

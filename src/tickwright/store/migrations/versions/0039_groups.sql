@@ -118,6 +118,8 @@ BEGIN
   RETURN NULL;
 END $$;
 
+REVOKE EXECUTE ON FUNCTION tickwright.ring_doorbell() FROM PUBLIC;
+
 CREATE OR REPLACE FUNCTION tickwright.end_job() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
