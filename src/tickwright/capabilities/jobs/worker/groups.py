@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import attrgetter
+from typing import Any
 
 from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
@@ -48,11 +48,12 @@ AHEAD_S = 0.2
 SWEEP_S = 1.0
 SWEEP_SHARE = 20
 """A claim from the beginning of the indexes, over what a long transaction keeps there, takes at most a twentieth."""
+GROUPS_MIN = 16
 AGAIN_S = 0.02
 LOOKBACK_S = 5.0
 """How far behind the last claim the next one begins to read hints: a transaction may have taken so long to commit."""
 
-_FENCED_COLUMNS = len(ClaimedRow.__struct_fields__)
+_CLAIMED_COLUMNS = len(ClaimedRow.__struct_fields__)
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,12 @@ class ClaimedGroups(ClaimedJobs):
     """
 
     places: dict[int, Place] = field(default_factory=dict)
-    unfinished: AbstractSet[str] = frozenset()
+    unfinished: set[str] = field(default_factory=set)
     depth: int = 1
     has_more: bool = False
-    is_ordered: bool = False
 
     def sort(self) -> None:
-        """Sort the rows: those of a group in the order in which they run."""
-        self.rows.sort(key=_id_of if self.is_ordered else _due_of)
-
-
-_id_of, _due_of = attrgetter("id"), attrgetter("due_s")
+        """Keep the order of the claim: groups in turns, and the jobs of each in the order in which they run."""
 
 
 class GroupClaims:
@@ -87,6 +83,8 @@ class GroupClaims:
         self._name = name
         self._frontier_s: float | None = None
         self._sweep_at_s = 0.0
+        self._per_group = 1.0
+        """How many jobs of a group the last claim took."""
 
     async def claim(
         self,
@@ -129,32 +127,42 @@ class GroupClaims:
             since,
             is_paced,
             [f"{place.group}\n{place.number}" for place in freed] if kind.group_order is None else [],
+            max(GROUPS_MIN, min(rows_max, round(1.5 * rows_max / self._per_group))),
         )
         summary = records.pop()
         record_database_time(now_s := summary["execute_s"])
         if frontier is None:
             self._sweep_at_s = monotonic() + max(SWEEP_S, SWEEP_SHARE * (monotonic() - began))
-        has_more, looked_s = summary["attempts"] == 1, summary["looked_s"]
+        has_more, looked_s = summary["attempts"] == 1, summary["start_s"]
         self._frontier_s = looked_s if looked_s is not None and has_more else summary["expires_s"] - LOOKBACK_S
-        ids, places, starts_s = summary["ids"], summary["places"], summary["starts_s"]
-        groups_of = {record["id"]: record["group_key"] for record in records}
-        return ClaimedGroups(
-            [ClaimedRow(*record[:_FENCED_COLUMNS]) for record in records],
-            now_s,
-            summary["due_s"],
-            summary["expires_s"],
-            [],
-            fire_s={job: start_s for job, start_s in zip(ids, starts_s, strict=True) if start_s is not None},
-            places={
-                job: Place(self._name, groups_of[job], place)
-                for job, place in zip(ids, places, strict=True)
-                if place is not None and job in groups_of
-            },
-            unfinished=frozenset(summary["unfinished"]),
-            depth=depth,
-            has_more=has_more,
-            is_ordered=is_ordered,
-        )
+        claimed = ClaimedGroups([], now_s, summary["due_s"], summary["expires_s"], [], depth=depth, has_more=has_more)
+        self._read(records, claimed)
+        return claimed
+
+    def _read(self, records: list[Any], claimed: "ClaimedGroups") -> None:
+        """Read the rows of a claim: those of the jobs, and behind them those of their groups."""
+        groups = []
+        while records and records[-1]["id"] is None:
+            groups.append(records.pop())
+        jobs = {record["id"]: ClaimedRow(*record[:_CLAIMED_COLUMNS]) for record in records}
+        for found in reversed(groups):
+            rows = [jobs[job] for job in found["ids"] if job in jobs]
+            claimed.rows.extend(rows)
+            if (rate := found["rate"]) is not None:
+                start_s = found["start_s"]
+                for row in rows:
+                    claimed.fire_s[row.id] = start_s = max(start_s, row.due_s)
+                    start_s += 1 / rate
+            if found["places"] is None:
+                continue
+            names = {number: Place(self._name, found["group_key"], number) for number in set(found["places"])}
+            claimed.places.update(
+                {job: names[number] for job, number in zip(found["ids"], found["places"], strict=True)}
+            )
+            if found["more"]:
+                claimed.unfinished.add(found["group_key"])
+        if groups:
+            self._per_group = max(1.0, len(records) / len(groups))
 
 
 class WorkerGroups:
