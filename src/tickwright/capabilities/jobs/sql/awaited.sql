@@ -6,7 +6,7 @@ WITH free AS MATERIALIZED (
   SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($1::bigint[]) AND NOT t.awaited FOR NO KEY UPDATE SKIP LOCKED
 ), marked AS (
   UPDATE ONLY tickwright.scheduled_tasks t SET awaited = true WHERE t.id = ANY (ARRAY (SELECT id FROM free))
-  RETURNING t.id, t.status, coalesce(t.retry_at, t.execute_at) AS due_at
+  RETURNING t.id, t.status, coalesce(t.due_at, t.retry_at, t.execute_at) AS due_at
 ), passed_by AS MATERIALIZED (
   SELECT tickwright.notify_of_job(min(due_at)) AS done FROM marked
    WHERE status = 'pending' AND due_at <= clock_timestamp() + interval '1.5 seconds' HAVING count(*) > 0

@@ -5,7 +5,7 @@ SELECT pg_advisory_xact_lock(7314, hashtext($1));
 -- name: hint
 -- Let a claim look at these groups: jobs of theirs that this session held have ended.
 INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at)
-SELECT $1, u.group_key, clock_timestamp() FROM unnest($2::text[]) AS u (group_key);
+SELECT u.task_type, u.group_key, clock_timestamp() FROM unnest($1::text[], $2::text[]) AS u (task_type, group_key);
 
 -- name: fold
 -- Note when to look at the groups in which something changed, and delete the hints that said so, at most 10,000. The instants rise with each call, so that

@@ -488,7 +488,7 @@ class Claimer:
 
     async def _claim_groups(self) -> bool:
         """Claim jobs with groups, of each type that has any; return whether more of them may start at once."""
-        has_more = False
+        has_more, claimed_types = False, set[str]()
         for name, state in self._groups.due(self._receiver.types()):
             free, shares = state.free(state.held), self._slot_shares({})
             rows = min(self._budget(), shares[name])
@@ -496,8 +496,8 @@ class Claimer:
                 rows = min(max(rows, depth_of(state.ended.mean_s) - state.held), ROWS_MAX)
             rows = min(rows, rows if free is None else free, self._thread_shares({}).get(name, rows))
             if rows <= 0 or not self._byte_room()(name) or not self._session.holds():
-                await self._groups.hint(name)
                 continue
+            claimed_types.add(name)
             self._groups_plan = plan = ClaimPlan((name,), (rows,), rows)
             try:
                 async with self._gate.claiming() as ticket:
@@ -508,6 +508,7 @@ class Claimer:
                         self._accept(claimed)
             finally:
                 self._groups_plan = None
+        await self._groups.hint(but=claimed_types)
         return has_more
 
     async def _sleep_alone(self, now_s: float, next_due_s: float | None) -> None:

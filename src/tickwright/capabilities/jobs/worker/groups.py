@@ -15,7 +15,7 @@ million jobs needs a claim for a thousand of them, not for each.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -41,6 +41,7 @@ def _claim_sql(candidates: str, following: str) -> str:
 _CLAIM = {False: _claim_sql("first_due", "next_due"), True: _claim_sql("first_in_order", "next_in_order")}
 DEPTH_MAX = 4096
 """Jobs that wait for each other in one place."""
+HINT = _PIECES["hint"]
 ROWS_MAX = 1000
 """Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
@@ -197,7 +198,7 @@ class WorkerGroups:
         turn = self._turn % len(found) if found else 0
         return found[turn:] + found[:turn]
 
-    async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedGroups | None:
+    async def claim(self, state: TypeState, request: ClaimRequest, *, is_paced: bool = True) -> ClaimedGroups | None:
         """Claim jobs with groups of one type; ``None`` where the type's rate has no free start."""
         kind = state.task_type
         claims = self._claims.setdefault(kind.name, GroupClaims(kind.name))
@@ -205,7 +206,7 @@ class WorkerGroups:
         freed = self._places.take_freed(kind.name)
 
         async def claim(request: ClaimRequest, connection: Connection) -> ClaimedGroups:
-            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed)
+            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed, is_paced=is_paced)
 
         claimed: ClaimedGroups | None = None
         wait_s = 0.0
@@ -230,14 +231,13 @@ class WorkerGroups:
         self._next_s[kind.name] = now + max(AGAIN_S, due_in_s - request.horizon.total_seconds())
         return claimed
 
-    async def hint(self, name: str) -> None:
-        """Let other workers look at the groups of freed places of a type, for which this one claims nothing."""
-        if freed := self._places.take_freed(name):
-            try:
-                await self._pool.execute(_PIECES["hint"], name, list({place.group for place in freed}))
-            except BaseException:
-                self._places.freed |= freed
-                raise
+    async def hint(self, *, but: Container[str] = ()) -> None:
+        """Let other workers look at the groups of freed places, except those of the types that this one claims."""
+        freed = {place for place in self._places.freed if place.task_type not in but}
+        if freed:
+            groups = {(place.task_type, place.group) for place in freed}
+            await self._pool.execute(HINT, *map(list, zip(*groups, strict=True)))
+            self._places.freed -= freed
 
 
 def depth_of(mean_s: float | None) -> int:
