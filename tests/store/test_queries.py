@@ -47,8 +47,8 @@ def _filled(sql: str, history: str, fragments: dict[str, str]) -> str:
         "payload": "t.payload::text",
         "text": "t.error_message",
         "separator": SEPARATOR,
-        "candidates": fragments.get("first_due"),
-        "next": fragments.get("next_due"),
+        "candidates": fragments.get("first_due", ""),
+        "next": fragments.get("next_due", ""),
     }
     for _ in range(3):  # a fragment may hold another
         sql = re.sub(r"\{([a-z_]+)\}", lambda found: values[found[1]], sql)

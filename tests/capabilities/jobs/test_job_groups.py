@@ -13,7 +13,11 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Fail, Job, Retry
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 
-PARKED = "SELECT retry_at = 'infinity' AS parked, due_at, retry_at, status FROM ONLY tickwright.scheduled_tasks WHERE id = $1"
+PARKED = "SELECT retry_at = 'infinity' AS parked, due_at, status FROM ONLY tickwright.scheduled_tasks WHERE id = $1"
+MANY = """
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_key)
+SELECT now(), 'mail', '{}', 'big' FROM generate_series(1, 1000)
+"""
 
 
 class Watched:
@@ -196,9 +200,7 @@ async def test_a_full_group_does_not_take_the_slots_of_others(database_url: str)
     async with running_engine(
         database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=2)}, limits=WorkerLimits(concurrency=4)
     ) as engine:
-        await engine.pool.execute(
-            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_key) SELECT now(), 'mail', '{}', 'big' FROM generate_series(1, 1000)"
-        )
+        await engine.pool.execute(MANY)
         await engine.insert("mail", group_key="small")
         await eventually_async(lambda: len(others) == 1, what="the other group's job runs")
         release.set()

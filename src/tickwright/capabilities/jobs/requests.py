@@ -492,6 +492,7 @@ class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     text: Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)] | None = None
     tag: FilterTags = []
     metadata: FilterMetadata = []
+    group: Group | None = None
     limit: BulkLimit = 1000
     cursor: CursorText | None = None
     dry_run: bool = False
@@ -509,6 +510,12 @@ class MoveRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
     execute_at: InstantText | None = None
     delay: DurationText | None = None
     shift: Shift | None = None
+
+
+class ReleaseGroupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which group to let go on."""
+
+    group: Group
 
 
 class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall, BulkMove, JobBulkActions
+from tickwright.capabilities.jobs.admin.groups import GroupView, ReleasedGroup
 from tickwright.capabilities.jobs.admin.queues import Queues, QueueView
 from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery
 from tickwright.capabilities.jobs.admin.service import JobService
@@ -32,6 +33,7 @@ from tickwright.capabilities.jobs.admin.waits import JobProgress, JobWaits, pars
 from tickwright.capabilities.jobs.enqueue import Scheduled
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
+    GROUP_BYTES_MAX,
     KEY_PATTERN,
     METADATA_FILTERS_MAX,
     TAGS_MAX,
@@ -40,6 +42,7 @@ from tickwright.capabilities.jobs.requests import (
     FilterRequest,
     JobRequest,
     MoveRequest,
+    ReleaseGroupRequest,
     RequeueRequest,
     RescheduleRequest,
     RetryJobsRequest,
@@ -93,6 +96,7 @@ def job_routes(service: JobService, waits: JobWaits, gate: Gate, bounds: Schedul
     _bulk_actions(router, service.many, gate)
     _task_types(router, service, gate)
     _queues(router, service.queues, gate)
+    _groups(router, service, gate)
     _dead_letters(router, service, gate)
     return router
 
@@ -180,6 +184,9 @@ WithMetadata = Annotated[
         max_length=METADATA_FILTERS_MAX, description="`key=value` of its metadata: a text, number, true, false or null"
     ),
 ]
+WithGroup = Annotated[
+    str | None, Query(min_length=1, max_length=GROUP_BYTES_MAX, description="The whole name of its group")
+]
 Worker = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Held by this session now")]
 OfWorkflow = Annotated[
     int | None,
@@ -200,6 +207,7 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         text: Text = None,
         tag: WithTags = None,
         metadata: WithMetadata = None,
+        group: WithGroup = None,
         worker: Worker = None,
         workflow: OfWorkflow = None,
         cursor: Cursor = None,
@@ -210,7 +218,13 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
         """
         which = _filter(
-            status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), (worker, workflow)
+            status,
+            task_type,
+            (execute_from, execute_to),
+            idempotency_key,
+            text,
+            (tag, metadata, group),
+            (worker, workflow),
         )
         return answer(await service.list(ListQuery.of(which, cursor, limit)))
 
@@ -224,6 +238,7 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         text: Text = None,
         tag: WithTags = None,
         metadata: WithMetadata = None,
+        group: WithGroup = None,
         worker: Worker = None,
         workflow: OfWorkflow = None,
     ) -> Response:
@@ -232,7 +247,13 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
         Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
         """
         which = _filter(
-            status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), (worker, workflow)
+            status,
+            task_type,
+            (execute_from, execute_to),
+            idempotency_key,
+            text,
+            (tag, metadata, group),
+            (worker, workflow),
         )
         return answer(await service.count(which))
 
@@ -424,6 +445,29 @@ def _queues(router: APIRouter, queues: Queues, gate: Gate) -> None:
         return answer(await queues.switch(name, "enable", caller=caller))
 
 
+def _groups(router: APIRouter, service: JobService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.get("/v1/task-types/{name}/groups", tags=["task types"], dependencies=viewer, **answers(Page[GroupView]))
+    async def list_groups(
+        name: TypeName, *, stopped: bool = False, cursor: Cursor = None, limit: Limit = 50
+    ) -> Response:
+        """List the groups of its jobs by name, all or those that have `stopped` behind a failed job."""
+        return answer(await service.groups.list(name, stopped=stopped, cursor=cursor, limit=limit))
+
+    @router.post(
+        "/v1/task-types/{name}/release-group",
+        tags=["task types"],
+        **answers(ReleasedGroup),
+        **accepts(ReleaseGroupRequest),
+    )
+    async def release_group(request: Request, name: TypeName, caller: operator) -> Response:
+        """Let a group go on that has stopped behind a failed job, which stays a dead letter."""
+        body = await gate.read(request, ReleaseGroupRequest)
+        return answer(await service.groups.release(name, body.group, caller=caller))
+
+
 def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
     viewer = [Depends(gate.allow(Role.VIEWER))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
@@ -463,7 +507,7 @@ def _filter(  # noqa: PLR0917
     execute: tuple[str | None, str | None],
     idempotency_key: str | None,
     text: str | None,
-    details: tuple[list[str] | None, list[str] | None],
+    details: tuple[list[str] | None, list[str] | None, str | None],
     held: tuple[int | None, int | None],
 ) -> JobFilter:
     return JobFilter(
@@ -475,6 +519,7 @@ def _filter(  # noqa: PLR0917
         text=text or None,
         tags=tuple(details[0] or ()),
         metadata=tuple(details[1] or ()),
+        group=details[2],
         worker=held[0],
         workflow=held[1],
         in_payload=sight().data,
@@ -522,6 +567,7 @@ def _call(body: FilterRequest, caller: Caller) -> BulkCall:
         idempotency_key=body.idempotency_key,
         text=body.text,
         tags=tuple(body.tag),
+        group=body.group,
         metadata=tuple(body.metadata),
         in_payload=sees_user_data(),
     )

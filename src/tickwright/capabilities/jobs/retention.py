@@ -1,6 +1,7 @@
 """Retention of jobs. A drop never blocks traffic: a table that a session reads is dropped in a later round."""
 
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import structlog
@@ -23,6 +24,9 @@ UNIQUES_KEPT = timedelta(days=1)
 WORKFLOWS_KEPT = timedelta(days=7)
 """Of workflows, after they ended. One that runs keeps the results that later jobs may need."""
 LOCK_WAIT_MS = 200
+GROUP_WAIT = timedelta(seconds=30)
+"""After which a group with a due job is looked at again, if no claim will."""
+GROUPS_READ = 5000
 
 _log = structlog.get_logger("tickwright.upkeep")
 
@@ -38,12 +42,14 @@ class JobRetention(Retention):
         super().__init__(SQL)
         self._stuck_after = stuck_after
         self._days_kept: set[str] = set()
+        self._groups_from, self._idle_from = ("", ""), ("", "")
 
     async def round(self, lease: HeldLease) -> float:
         """Apply every rule once; return the seconds until the next round, 0 where more is left."""
         await self._make_days(lease)
         await self._return_stuck(lease)
         await self._drop_days(lease)
+        await self._keep_groups(lease)
         more = [
             await self.delete_old(lease, "delete_dead_jobs", DEAD_LETTERS_KEPT),
             await self.delete_old(lease, "delete_keys", KEYS_KEPT),
@@ -66,6 +72,18 @@ class JobRetention(Retention):
         if rows:
             self.counts["return_stuck"] += len(rows)
             _log.warning("upkeep.stuck_returned", jobs=len(rows), failed=sum(row["status"] == "failed" for row in rows))
+
+    async def _keep_groups(self, lease: HeldLease) -> None:
+        """Hint at some groups with due jobs that no claim will look at, and delete some that have none."""
+        [row] = await self.fetch(lease, "hint_waiting_groups", *self._groups_from, GROUP_WAIT, GROUPS_READ) or [None]
+        if row is not None:
+            self._groups_from = _behind(row)
+            if row["hinted"]:
+                self.counts["groups_hinted"] += row["hinted"]
+                _log.info("upkeep.groups_hinted", groups=row["hinted"])
+        [row] = await self.fetch(lease, "delete_idle_groups", *self._idle_from, GROUPS_READ) or [None]
+        if row is not None:
+            self._idle_from = _behind(row)
 
     async def _drop_days(self, lease: HeldLease) -> None:
         for row in await self.fetch(lease, "old_days", HISTORY_KEPT):
@@ -96,3 +114,8 @@ class JobRetention(Retention):
             self._days_kept.add(name)
             _log.warning("upkeep.day_not_dropped", table=name, reason="a job that finished later is in it")
         return False
+
+
+def _behind(row: Any) -> tuple[str, str]:
+    """Return where the next round continues: behind the last group, or from the first one."""
+    return (row["task_type"], row["group_key"]) if row["groups"] >= GROUPS_READ else ("", "")

@@ -35,6 +35,7 @@ Status = Annotated[list[JobStatus] | None, typer.Option(help="Only with this sta
 OfType = Annotated[str | None, typer.Option("--type", help="Only of this task type.")]
 KeyOf = Annotated[str | None, typer.Option("--key", help="Only the job with this idempotency key.")]
 Text = Annotated[str | None, typer.Option(help="Only with this text in the key, the last error or the payload.")]
+WithGroup = Annotated[str | None, typer.Option("--group", help="Only of this group.")]
 WithTag = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag. Repeatable: with all of them.")]
 WithMetadata = Annotated[
     list[str] | None,
@@ -55,6 +56,7 @@ class Which:
     key: KeyOf = None
     text: Text = None
     tag: WithTag = None
+    group: WithGroup = None
     metadata: WithMetadata = None
 
     def named(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class Which:
             "idempotency_key": self.key,
             "text": self.text,
             "tag": self.tag,
+            "group": self.group,
             "metadata": self.metadata,
         }
         return {name: value for name, value in given.items() if value}
@@ -130,6 +133,7 @@ def schedule(
         str | None, typer.Option(metavar="TIME", help="Cancel the job when it has not started by then.")
     ] = None,
     tag: Tags = None,
+    group: Annotated[str | None, typer.Option(help="Its group, such as a customer; see the type's limits.")] = None,
     metadata: Metadata = None,
     unique: Annotated[
         str | None,
@@ -152,6 +156,7 @@ def schedule(
         timeout=timeout,
         expires_at=expires_at,
         tags=tag,
+        group=group,
         metadata=named_values("--metadata", metadata) if metadata else None,
         unique=None if unique is None else json_of("--unique", unique),
     )

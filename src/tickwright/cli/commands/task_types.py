@@ -7,12 +7,13 @@ import msgspec
 import typer
 
 from tickwright.cli.kit.gateway import api_path, ask, given, json_of, put_changes, with_gateway
-from tickwright.cli.kit.output import Json, show_answer, show_json, show_page
+from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import FORMS_SHOWN
 
 app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("name", "queue", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
+GROUP_COLUMNS = ("group", "waiting", "running", "next_at", "free_at", "stopped_by")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
 path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
@@ -159,6 +160,29 @@ def rotate_secret(
     """Create a new signing secret. It is shown only once."""
     answer = ask("POST", path(name) + "/rotate-secret", body={"overlap": overlap})
     show_answer(answer, as_json=as_json, sentence=lambda a: a["secret"])
+
+
+@app.command()
+def groups(
+    name: Name,
+    stopped: Annotated[bool, typer.Option("--stopped", help="Only those that stopped behind a failed job.")] = False,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List the groups of a type's jobs."""
+    query = {"stopped": "true" if stopped else None, "cursor": cursor, "limit": limit}
+    page = ask("GET", path(name) + "/groups", query=query)
+    show_page(page, GROUP_COLUMNS, as_json=as_json, empty="no groups")
+
+
+@app.command("release-group")
+def release_group(
+    name: Name, group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")], as_json: Json = False
+) -> None:
+    """Let a group go on that has stopped behind a failed job. The job stays a dead letter."""
+    released = ask("POST", path(name) + "/release-group", body={"group": group})
+    show_answer(released, as_json=as_json, sentence=lambda r: f"{r['group']} goes on behind job {r['passed']}")
 
 
 @app.command()

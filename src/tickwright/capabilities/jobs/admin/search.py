@@ -48,6 +48,7 @@ class JobFilter:
         text: A part of the key, the last error or the payload's JSON, in any case.
         tags: All of them are among the job's tags.
         metadata: ``key=value`` of the metadata's first level, all of them; see :func:`metadata_path`.
+        group: The whole name of its group.
         worker: The session that holds the job now.
         workflow: The workflow that it belongs to: the outermost one, or the one that it is directly in.
         in_payload: Whether ``text`` is searched in payloads, too; not for callers that may not read them.
@@ -63,6 +64,7 @@ class JobFilter:
     text: str | None = None
     tags: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
+    group: str | None = None
     worker: int | None = None
     workflow: int | None = None
     in_payload: bool = True
@@ -80,7 +82,8 @@ class JobFilter:
             )
         if not self.shown():
             raise Rejected(
-                "empty_filter", "say which jobs: ids, task_type, status, execute_from, execute_to, text, a tag or a key"
+                "empty_filter",
+                "say which jobs: ids, task_type, status, execute_from, execute_to, text, tag, group or a key",
             )
         check_many(limit)
 
@@ -183,6 +186,7 @@ class JobQuery:
         return (
             [str(status) for status in which.statuses] or None, which.task_type, which.execute_from, which.execute_to,
             which.patterns(), self.action, self.as_of, self.target, *which.details(),
+            which.group,
         )  # fmt: skip
 
 

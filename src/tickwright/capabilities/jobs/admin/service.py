@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from tickwright.capabilities.jobs.admin.bulk_actions import JobBulkActions, cancel, refused
 from tickwright.capabilities.jobs.admin.dead_letters import DeadLetterAdmin, revive
+from tickwright.capabilities.jobs.admin.groups import JobGroups
 from tickwright.capabilities.jobs.admin.queues import Queues
 from tickwright.capabilities.jobs.admin.search import (
     COUNT_MAX,
@@ -67,6 +68,7 @@ class JobService:
         self.enqueuer = enqueuer
         self.types = TaskTypes(pool, allow_target, enqueuer.keys)
         self.queues = Queues(pool)
+        self.groups = JobGroups(pool, self._cursors)
         self.dead_letters = DeadLetterAdmin(pool, self._cursors)
 
     async def schedule_text(

@@ -51,6 +51,7 @@ class JobView(msgspec.Struct, kw_only=True):
     fence: int
     worker: int | None
     tags: list[str]
+    group: str | None
     version: int
     workflow_id: int | None
 
@@ -502,9 +503,35 @@ def _backlog_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
         if 0 < wait.total_seconds() <= furthest_start_s(max(facts["rate_per_s"], RATE_PER_S_MIN)):
             text = f"the rate of {facts['rate_per_s']:g}/s is reserved for the next {wait_text(wait)}"
             yield Reason("rate_limited", text)
-    if ahead:
+    if facts["group"] is not None:
+        yield from _group_reasons(facts)
+    elif ahead:
         more = " or more" if ahead >= WAITING_SHOWN_MAX else ""
         yield Reason("queued_behind", f"{ahead}{more} due jobs of its type and priority are before it")
+
+
+def _group_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    group, limit, running = facts["group"], facts["group_limit"], facts["group_running"]
+    if facts["group_order"] == "stop" and facts["group_stopped_by"] is not None:
+        yield Reason(
+            "group_stopped",
+            f"its group {group} is stopped behind the failed job {facts['group_stopped_by']}; retry that job, or "
+            "release the group",
+        )
+    if facts["group_order"] is not None and facts["group_first"] is not None:
+        yield Reason("group_in_order", f"job {facts['group_first']} is before it in its group {group}")
+    elif facts["group_order"] is not None and running:
+        yield Reason("group_in_order", f"the job before it in its group {group} runs now")
+    elif limit is not None and running >= limit:
+        yield Reason("group_full", f"{running} of {limit} jobs of its group {group} are held now")
+    if facts["group_rate_per_s"] is not None and facts["group_free_at"] is not None:
+        wait = facts["group_free_at"] - facts["now"]
+        if wait.total_seconds() > 0:
+            text = f"the rate of its group, {facts['group_rate_per_s']:g}/s, is reserved for the next {wait_text(wait)}"
+            yield Reason("group_rate_limited", text)
+    if before := facts["group_before"]:
+        more = " or more" if before >= WAITING_SHOWN_MAX else ""
+        yield Reason("queued_in_group", f"{before}{more} due jobs of its group {group} are before it")
 
 
 def _full_text(facts: Mapping[str, Any]) -> str:

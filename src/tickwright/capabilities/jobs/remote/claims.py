@@ -22,7 +22,7 @@ what the worker knows of, and the jobs that it does not know of are released (``
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -46,6 +46,7 @@ from tickwright.capabilities.jobs.task_types import load_types
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.encryption import WorkerEncryption
 from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, fair_plan
+from tickwright.capabilities.jobs.worker.groups import GroupClaims
 from tickwright.capabilities.jobs.worker.idle_sleep import IdleSleep, worker_wakeup
 from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate, lock_limited
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
@@ -74,6 +75,7 @@ ANSWER_CHARS_MAX = 8 * 1024 * 1024
 """Of all payloads of an answer. What does not fit is released; the first job always fits."""
 ROUNDS_MAX = 200
 _AT_ONCE = timedelta()
+_Claim = Callable[[ClaimRequest, Connection], Awaitable[ClaimedJobs]]
 _WORKERS = load("tickwright.engine.sql", "workers.sql")
 _log = structlog.get_logger("tickwright.remote")
 
@@ -157,6 +159,7 @@ class RemoteClaimer(LoopService):
         self._limited_claims = Counter[str]()
         self._calls_first = False
         self._types: dict[str, TaskType] = {}
+        self._groups: dict[str, GroupClaims] = {}
         self._types_until_s = 0.0
         self._reading: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[object]] = set()
@@ -326,7 +329,7 @@ class RemoteClaimer(LoopService):
 
     async def _claim(self, asked: AskedClaim) -> FoundJobs:
         found = FoundJobs()
-        plain, limited = list[str](), list[TaskType]()
+        plain, limited, grouped = list[str](), list[TaskType](), list[TaskType]()
         for name in asked.names:
             kind = self._types.get(name)
             if kind is None or kind.waits or kind.target != f"remote:{asked.session.pool}":
@@ -337,6 +340,8 @@ class RemoteClaimer(LoopService):
                 plain.append(name)
             else:
                 limited.append(kind)
+            if kind.has_groups:
+                grouped.append(kind)
         async with self._claims:
             self._in_progress += 1
             try:
@@ -351,6 +356,9 @@ class RemoteClaimer(LoopService):
                             await self._claim_limited(asked, kind, found)
                     if asked.calls and not calls_first and found.count < asked.max:
                         await self._claim_calls(asked, found)
+                    for kind in self._rotated(grouped):
+                        if found.count < asked.max:
+                            await self._claim_limited(asked, kind, found, self._groups_of(kind))
             finally:
                 self._in_progress -= 1
         return found
@@ -410,16 +418,33 @@ class RemoteClaimer(LoopService):
             if found.jobs or not (more or follows):  # the last claim of a drain did not start from the head
                 return
 
-    async def _claim_limited(self, asked: AskedClaim, kind: TaskType, found: FoundJobs) -> None:
-        """Claim jobs of a type with a limit, which the transaction keeps for all workers."""
+    def _groups_of(self, kind: TaskType) -> _Claim:
+        """Return the claim of a type's jobs with groups, one for each place: clients may run them beside each other."""
+        claims = self._groups.setdefault(kind.name, GroupClaims(kind.name))
+
+        async def claim(request: ClaimRequest, connection: Connection) -> ClaimedJobs:
+            return await claims.claim(request, connection, kind=kind)
+
+        return claim
+
+    async def _claim_limited(
+        self, asked: AskedClaim, kind: TaskType, found: FoundJobs, claim: _Claim | None = None
+    ) -> None:
+        """Claim jobs of a type with a limit, which the transaction keeps for all workers; or by ``claim``."""
         async with self._pool.acquire() as connection, connection.transaction():
-            claimed = await self._claim_within(connection, asked, kind, found, asked.max - found.count)
+            claimed = await self._claim_within(connection, asked, kind, found, claim or self._store.claim)
         if claimed is not None:
             await self._take(asked, claimed, found)
 
     async def _claim_within(
-        self, connection: Connection, asked: AskedClaim, kind: TaskType, found: FoundJobs, rows: int
+        self,
+        connection: Connection,
+        asked: AskedClaim,
+        kind: TaskType,
+        found: FoundJobs,
+        claim: _Claim,
     ) -> ClaimedJobs | None:
+        rows = asked.max - len(found.jobs)
         if kind.concurrency is not None:
             await lock_limited(connection, [kind.name])
             left = await connection.fetchval(SQL["places_left"], kind.name)
@@ -440,9 +465,9 @@ class RemoteClaimer(LoopService):
             long_max=LONG_MAX,
         )
         if kind.rate_per_s is None:
-            claimed = await self._store.claim(request, connection)
+            claimed = await claim(request, connection)
         else:
-            rated = await claim_at_rate(self._store.claim, connection, kind, request)
+            rated = await claim_at_rate(claim, connection, kind, request)
             if rated.claimed is None:
                 found.note_next(rated.wait_s)
                 return None

@@ -41,6 +41,7 @@ from tickwright.capabilities.jobs.remote.messages import (
 from tickwright.capabilities.jobs.remote.sessions import CALL_S, SQL, RemoteSession
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.capabilities.jobs.worker.encryption import MISSING_WAIT, withheld
+from tickwright.capabilities.jobs.worker.groups import HINT
 from tickwright.capabilities.jobs.worker.result_writer import (
     CANCELLED,
     EXPIRED,
@@ -262,6 +263,9 @@ class RemoteResultWriter:
             await self._probe.reached("remote.locked_results", sessions=[call.session for call in calls])
             batches: dict[tuple[int, str], _Batch] = defaultdict(_Batch)
             ended: Counter[tuple[int, str]] = Counter()
+            groups = {
+                (row["task_type"], row["group_key"]) for row in held.values() if row["group_key"] and not row["locked"]
+            }
             answers = [self._sort(call, held, batches, ended) for call in calls]
             for (session, query), batch in sorted(batches.items()):
                 await self._store.write_in(
@@ -271,11 +275,13 @@ class RemoteResultWriter:
                 await connection.execute(
                     SQL["free_places"], [key[0] for key in ended], [key[1] for key in ended], list(ended.values())
                 )
+            if groups:
+                await connection.execute(HINT, [key[0] for key in groups], [key[1] for key in groups])
         for (_, query), batch in batches.items():
             self.counts[_COUNTED_AS[query]] += len(batch.ids)
         if stale := sum(len(answer.stale) for answer in answers):
             self.counts["stale"] += stale
-        if ended or any(query in RELEASING for _, query in batches):
+        if ended or groups or any(query in RELEASING for _, query in batches):
             self._released()
         return answers
 

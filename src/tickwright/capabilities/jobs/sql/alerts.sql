@@ -3,13 +3,13 @@
 -- no further claim ranges are read: either may have many. Index: scheduled_tasks_due, one probe per claim range.
 WITH RECURSIVE walk AS (
   (SELECT t.task_type, t.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = t.task_type) AS is_known,
-          coalesce(t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval AS is_late
+          coalesce(t.due_at, t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval AS is_late
      FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT 1)
   UNION ALL
   SELECT n.task_type, n.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = n.task_type),
          n.due <= clock_timestamp() - $1::interval
     FROM walk w CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
+      SELECT t.task_type, t.priority, coalesce(t.due_at, t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
        WHERE (t.task_type, t.priority) > (w.task_type, CASE WHEN w.is_known OR w.is_late THEN 32767 ELSE w.priority END::smallint)
        ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT 1) AS n
 )
@@ -41,16 +41,21 @@ SELECT 'letters' AS subject, jsonb_build_object('count', 30000)::text AS facts
                                        WHERE completed_at > clock_timestamp() - $1::interval LIMIT 30001) AS jobs);
 
 -- name: lateness
--- Types that may run and whose oldest due job waits for longer than $1 while a worker that serves them is alive; the number of unknown types
--- does not matter. Index: scheduled_tasks_due, two probes per claim range.
+-- Types that may run and whose oldest due job waits for longer than $1 while a worker that serves them is alive; the number of
+-- unknown types does not matter. So does a group at which no claim looked since it was ready; one that has reached its limit is not ready. Indexes: scheduled_tasks_due, two probes per
+-- claim range; job_groups_ready, job_group_hints_ready.
 WITH RECURSIVE {runnable}
 SELECT claim_range.task_type AS subject,
        jsonb_build_object('late_s', round(max(date_part('epoch', clock_timestamp() - oldest.due))::numeric))::text AS facts
   FROM runnable AS claim_range JOIN tickwright.task_types k ON k.name = claim_range.task_type
  CROSS JOIN LATERAL (
-   SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
-    WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
-    ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 1) AS oldest
+   (SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
+     WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
+     ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 1)
+   UNION ALL
+   (SELECT g.ready_at FROM tickwright.job_groups g WHERE g.task_type = claim_range.task_type ORDER BY g.ready_at LIMIT 1)
+   UNION ALL
+   (SELECT h.ready_at FROM tickwright.job_group_hints h WHERE h.task_type = claim_range.task_type ORDER BY h.ready_at LIMIT 1)) AS oldest
  WHERE oldest.due < clock_timestamp() - $1::interval
    AND EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
                   AND tickwright.serves(w.roles, w.facts, k.target, k.name, k.queue, k.needs))

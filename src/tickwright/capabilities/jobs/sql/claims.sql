@@ -143,6 +143,9 @@ WITH RECURSIVE {claim_range}, {claimable}, outcome AS MATERIALIZED (
    WHERE t.id = ANY (ARRAY (SELECT id FROM held)) AND t.owner = ANY ($1::bigint[])
      AND (t.attempts >= t.max_attempts AND t.started_at IS NOT NULL OR t.cancel_requested_at IS NOT NULL)
   RETURNING t.*
+), hinted AS (
+  INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at)
+  SELECT t.task_type, t.group_key, clock_timestamp() FROM over t WHERE t.group_key IS NOT NULL GROUP BY 1, 2
 ), dead AS (
   INSERT INTO tickwright.scheduled_tasks_dead ({columns})
   SELECT {failed_with_error} FROM over t CROSS JOIN outcome o WHERE t.cancel_requested_at IS NULL
@@ -183,6 +186,9 @@ WITH RECURSIVE {claim_range}, {claimable}, unknown AS MATERIALIZED (
   DELETE FROM ONLY tickwright.scheduled_tasks t
    WHERE t.id = ANY (ARRAY (SELECT id FROM free)) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
+), hinted AS (
+  INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at)
+  SELECT t.task_type, t.group_key, clock_timestamp() FROM stopped t WHERE t.group_key IS NOT NULL GROUP BY 1, 2
 ), kept AS (
   INSERT INTO tickwright.{history} ({columns})
   SELECT {cancelled_unstarted} FROM stopped t CROSS JOIN (SELECT 'cancelled before it started' AS error) AS o RETURNING 1

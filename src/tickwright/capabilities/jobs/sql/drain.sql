@@ -8,9 +8,10 @@ SELECT t.task_type, t.priority
 
 -- name: next_due
 -- The first instant at which a pending job of the types $1 is due, at the earliest now. Index: scheduled_tasks_due.
-SELECT min(coalesce(t.retry_at, t.execute_at))
+SELECT min(coalesce(t.due_at, t.retry_at, t.execute_at))
   FROM ONLY tickwright.scheduled_tasks t
- WHERE t.task_type = ANY ($1::text[]) AND t.status = 'pending' AND coalesce(t.retry_at, t.execute_at) > clock_timestamp();
+ WHERE t.task_type = ANY ($1::text[]) AND t.status = 'pending' AND coalesce(t.retry_at, t.execute_at) > clock_timestamp()
+   AND coalesce(t.due_at, t.retry_at, t.execute_at) > clock_timestamp();
 
 -- name: now
 -- The database's clock.
@@ -18,8 +19,8 @@ SELECT clock_timestamp();
 
 -- name: live
 -- Live jobs, all or those of the type $1, in the order of their due times; at most $2, and the database's clock. Index: scheduled_tasks_due.
-SELECT t.id, t.task_type, t.payload::text AS payload, t.status, coalesce(t.retry_at, t.execute_at) AS due_at, t.priority, t.attempts,
+SELECT t.id, t.task_type, t.payload::text AS payload, t.status, coalesce(t.due_at, t.retry_at, t.execute_at) AS due_at, t.priority, t.attempts,
        t.max_attempts, t.idempotency_key AS key, clock_timestamp() AS now
   FROM ONLY tickwright.scheduled_tasks t
  WHERE $1::text IS NULL OR t.task_type = $1::text
- ORDER BY coalesce(t.retry_at, t.execute_at), t.id LIMIT $2::integer;
+ ORDER BY coalesce(t.due_at, t.retry_at, t.execute_at), t.id LIMIT $2::integer;

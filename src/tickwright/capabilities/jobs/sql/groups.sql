@@ -6,7 +6,7 @@ SELECT name FROM tickwright.task_types WHERE name = $1 FOR NO KEY UPDATE;
 -- name: hint
 -- Let a claim look at these groups: jobs of theirs that this session held have ended.
 INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at)
-SELECT $1, u.group_key, clock_timestamp() FROM unnest($2::text[]) AS u (group_key);
+SELECT u.task_type, u.group_key, clock_timestamp() FROM unnest($1::text[], $2::text[]) AS u (task_type, group_key);
 
 -- name: fold
 -- Note when to look at the groups in which something changed, and delete the hints that said so, at most 10,000. The instants rise with each call, so that
@@ -60,11 +60,13 @@ SELECT u.at, u.id, u.due_at, u.is_long
 
 -- name: claim
 -- Take due jobs of the groups of one type: of each group that is ready, in turns, as many as its limit, its rate and $4 (how many may follow one another in one
--- place) allow, $3 in all. In the transaction of ``lock`` and ``fold``. As ``claim`` (claims.sql): the session, long payloads, a type that waits. $8: the type
--- is one of ordered groups; nothing is taken where that has changed. $10: rates hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. Which jobs run is read from their rows, so that a limit holds whatever job_groups says.
--- A row without an id follows: execute_s is the clock, due_s when to claim again, attempts is 1 where that is at once; the places and, at a rate, the
--- starts of the jobs, and the groups with more. A join of the jobs with these would be planned for few. Indexes: job_groups_ready,
--- scheduled_tasks_pkey, scheduled_tasks_grouped or scheduled_tasks_in_order, scheduled_tasks_dead_grouped.
+-- place) allow, of at most $12 groups, $3 jobs in all. In the transaction of ``lock`` and ``fold``. As ``claim`` (claims.sql): the session, long payloads, a type
+-- that waits. $8: the type is one of ordered groups; nothing is taken where that has changed. $9: groups that are ready from then on, NULL for all. $10: rates
+-- hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. Which jobs run is read from their rows, so that a
+-- limit holds whatever job_groups says. Rows without an id follow: for each group its jobs in their order, their places, its rate, from when on they start, and
+-- whether there are more; last a summary: execute_s is the clock, due_s when to claim again, attempts is 1 where that is at once. The jobs of a group are arrays:
+-- as rows, they cost the claim twice as much. Indexes: job_groups_ready, scheduled_tasks_pkey, scheduled_tasks_grouped or scheduled_tasks_in_order,
+-- scheduled_tasks_dead_grouped.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $6 FOR KEY SHARE
 ), kind AS MATERIALIZED (
@@ -74,91 +76,91 @@ WITH session AS MATERIALIZED (
     FROM tickwright.task_types k CROSS JOIN session
    WHERE k.name = $2 AND k.paused_at IS NULL AND k.gone_at IS NULL AND (k.group_order IS NOT NULL) = $8::boolean
 ), found AS MATERIALIZED (
-  SELECT f.*, row_number() OVER way AS seq, f.id IS NOT NULL AND count(f.id) FILTER (WHERE f.is_long) OVER way <= $7::integer AS fits
-    FROM (
-      SELECT g.group_key, g.ready_at, g.from_at, free.places AS free_places, room.jobs_max, room.start_at, stop.id AS stopped_by,
-             CASE WHEN job.number > 1 THEN NULL ELSE busy.ids END AS busy_ids, CASE WHEN job.number > 1 THEN NULL ELSE busy.places END AS busy_places,
-             job.at, job.id, job.due_at, job.is_long, job.number
-        FROM kind
-       CROSS JOIN LATERAL (
-          SELECT * FROM tickwright.job_groups r
-           WHERE r.task_type = $2 AND r.ready_at >= coalesce($9::timestamptz, '-infinity') AND r.ready_at <= statement_timestamp() + $5::interval
-           ORDER BY r.ready_at LIMIT $3::integer) AS g
-       CROSS JOIN LATERAL ({busy}) AS busy
-       CROSS JOIN LATERAL (
-          SELECT CASE WHEN busy.taken IS NULL THEN kind.all_places
-                      ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)) END AS places OFFSET 0) AS free
-        LEFT JOIN LATERAL (
-          SELECT d.id FROM tickwright.scheduled_tasks_dead d
-           WHERE kind.group_order = 'stop' AND d.task_type = $2 AND d.group_key = g.group_key AND d.id > coalesce(g.passed_id, 0) ORDER BY d.id LIMIT 1) AS stop ON true
-       CROSS JOIN LATERAL (
-          SELECT greatest(CASE WHEN g.free_at <= now() + 2 * kind.ahead THEN g.free_at END, now()) AS start_at OFFSET 0) AS start
-       CROSS JOIN LATERAL (
-          SELECT start.start_at,
-                 CASE WHEN stop.id IS NOT NULL THEN 0
-                      ELSE least(CASE WHEN kind.places_max IS NULL THEN 64 ELSE cardinality(free.places) * $4::integer END, 1024,
-                                 CASE WHEN kind.rate IS NOT NULL
-                                      THEN greatest(0, floor(0.000001 + date_part('epoch', now() + kind.ahead - start.start_at) * kind.rate)) END)::integer
-                 END AS jobs_max OFFSET 0) AS room
-        LEFT JOIN LATERAL (SELECT c.*, row_number() OVER () AS number FROM ({candidates}) AS c) AS job ON true
-       LIMIT $3::integer) AS f
+  SELECT g.group_key, g.ready_at, g.from_at, busy.ids AS busy_ids, busy.places AS busy_places, free.places AS free, room.jobs_max, room.start_at,
+         stop.id AS stopped_by, job.*, sum(job.found) OVER way - job.found AS before, sum(job.longs) OVER way AS longs_so_far
+    FROM kind
+   CROSS JOIN LATERAL (
+      SELECT * FROM tickwright.job_groups r
+       WHERE r.task_type = $2 AND r.ready_at >= coalesce($9::timestamptz, '-infinity') AND r.ready_at <= statement_timestamp() + $5::interval
+       ORDER BY r.ready_at LIMIT $12::integer) AS g
+   CROSS JOIN LATERAL ({busy}) AS busy
+   CROSS JOIN LATERAL (
+      SELECT CASE WHEN busy.taken IS NULL THEN kind.all_places
+                  ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)) END AS places OFFSET 0) AS free
+    LEFT JOIN LATERAL (
+      SELECT d.id FROM tickwright.scheduled_tasks_dead d
+       WHERE kind.group_order = 'stop' AND d.task_type = $2 AND d.group_key = g.group_key AND d.id > coalesce(g.passed_id, 0) ORDER BY d.id LIMIT 1) AS stop ON true
+   CROSS JOIN LATERAL (
+      SELECT greatest(CASE WHEN g.free_at <= now() + 2 * kind.ahead THEN g.free_at END, now()) AS start_at OFFSET 0) AS start
+   CROSS JOIN LATERAL (
+      SELECT start.start_at,
+             CASE WHEN stop.id IS NOT NULL THEN 0
+                  ELSE least(CASE WHEN kind.places_max IS NULL THEN 64 ELSE cardinality(free.places) * $4::integer END, $3::integer,
+                             CASE WHEN kind.rate IS NOT NULL
+                                  THEN greatest(0, floor(0.000001 + date_part('epoch', now() + kind.ahead - start.start_at) * kind.rate)) END)::integer
+             END AS jobs_max OFFSET 0) AS room
+   CROSS JOIN LATERAL (
+      SELECT array_agg(c.at) AS at, array_agg(c.id) AS ids, count(*)::integer AS found, max(c.due_at) AS last_at, array_agg(c.is_long) AS is_long,
+             (count(*) FILTER (WHERE c.is_long))::integer AS longs
+        FROM ({candidates}) AS c) AS job
   WINDOW way AS (ROWS UNBOUNDED PRECEDING)
-), taken AS MATERIALIZED (
-  SELECT n.*, CASE WHEN n.free_places <> '{}' THEN n.free_places[1 + (n.number - 1) % cardinality(n.free_places)] END AS place,
-         CASE WHEN kind.rate IS NOT NULL THEN greatest(n.due_at, n.start_at + (n.number - 1) * make_interval(secs => 1 / kind.rate)) END AS starts_at
-    FROM found n CROSS JOIN kind
+), looked AS MATERIALIZED (
+  SELECT f.*, least(f.found, greatest(0, $3::integer - f.before),
+                    CASE WHEN f.longs_so_far > $7::integer
+                         THEN coalesce((SELECT l.number - 1 FROM unnest(f.is_long) WITH ORDINALITY AS l (is_long, number)
+                                         WHERE l.is_long ORDER BY l.number OFFSET greatest(0, $7::integer - f.longs_so_far + f.longs) LIMIT 1), f.found) END)::integer AS taken
+    FROM found f WHERE f.before < $3::integer OR f.found = 0
+), decided AS MATERIALIZED (
+  SELECT l.group_key, l.at[1:l.taken] AS at, l.ids[1:l.taken] AS ids, l.taken, l.busy_ids, l.busy_places, l.stopped_by, l.start_at, l.last_at, l.jobs_max, l.ready_at,
+         l.taken < l.found AS was_cut, l.found >= l.jobs_max AS is_full, kind.rate, kind.places_max,
+         CASE WHEN kind.places_max IS NOT NULL
+              THEN ARRAY (SELECT l.free[1 + n % cardinality(l.free)] FROM generate_series(0, l.taken - 1) AS n)::smallint[] END AS places,
+         greatest(l.start_at, l.last_at) + l.taken * make_interval(secs => 1 / kind.rate) AS free_at,
+         CASE WHEN l.taken < l.found THEN CASE WHEN kind.places_max IS NULL OR l.taken < cardinality(l.free) THEN statement_timestamp() END
+              WHEN l.stopped_by IS NOT NULL OR kind.places_max IS NOT NULL AND l.free = '{}' THEN NULL
+              WHEN l.found < l.jobs_max THEN {next}
+              WHEN kind.rate IS NOT NULL THEN
+                greatest(coalesce(greatest(l.start_at, l.last_at) + l.taken * make_interval(secs => 1 / kind.rate), l.start_at) - kind.ahead / 2, now() + interval '10 ms')
+              WHEN kind.places_max IS NULL THEN statement_timestamp() END AS next_at
+    FROM looked l CROSS JOIN kind
 ), claimed AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'processing', owner = $1, attempts = t.attempts + 1, fence = greatest(t.fence, (SELECT tickwright.fence_floor())) + 1,
          started_at = CASE WHEN t.attempts + 1 < t.max_attempts THEN now() END, updated_at = now(),
          retry_at = nullif(t.due_at, t.execute_at), due_at = NULL
-   WHERE t.ctid = ANY (ARRAY (SELECT at FROM taken WHERE fits)::tid[])
+   WHERE t.ctid = ANY (ARRAY (SELECT unnest(d.at) FROM decided d)::tid[])
   RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,
             CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
             date_part('epoch', t.expires_at) AS expires_s, t.traceparent,
             CASE WHEN t.tags IS NOT NULL OR t.metadata IS NOT NULL OR t.workflow_id IS NOT NULL OR t.awaited
                  THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata, 'workflow', t.workflow_id, 'awaited', t.awaited, 'group', t.group_key)::text
-                 ELSE '{"group":' || to_json(t.group_key) || '}' END AS details, t.group_key
-), looked AS MATERIALIZED (
-  SELECT t.group_key, max(t.stopped_by) AS stopped_by, max(t.start_at) AS start_at, max(cardinality(t.free_places)) AS free, max(t.jobs_max) AS jobs_max,
-         max(t.busy_ids) AS busy_ids, max(t.busy_places) AS busy_places,
-         count(t.id) AS found, count(t.id) FILTER (WHERE t.fits) AS taken, max(t.due_at) AS last_at, max(t.ready_at) AS ready_at, max(t.from_at) AS from_at,
-         max(t.seq) >= $3::integer AND count(t.id) < max(t.jobs_max) AS was_cut, max(t.starts_at) FILTER (WHERE t.fits) AS last_start_at,
-         array_agg(t.id) FILTER (WHERE t.fits) AS ids, array_agg(t.place) FILTER (WHERE t.fits) AS places
-    FROM taken t GROUP BY t.group_key
-), decided AS MATERIALIZED (
-  SELECT l.*, CASE WHEN l.was_cut OR l.taken < l.found THEN CASE WHEN kind.places_max IS NULL OR l.taken < l.free THEN statement_timestamp() END
-                   WHEN l.stopped_by IS NOT NULL OR kind.places_max IS NOT NULL AND l.free = 0 THEN NULL
-                   WHEN kind.rate IS NOT NULL AND l.found >= l.jobs_max THEN
-                     greatest(coalesce(l.last_start_at + make_interval(secs => 1 / kind.rate), l.start_at) - kind.ahead / 2, now() + interval '10 ms')
-                   WHEN l.found >= l.jobs_max THEN CASE WHEN kind.places_max IS NULL THEN statement_timestamp() END
-                   ELSE {next} END AS next_at,
-         NOT l.was_cut AND l.taken = l.found AND l.found >= l.jobs_max AND l.found > 0 AS is_full, kind.places_max, kind.rate
-    FROM looked l CROSS JOIN kind
+                 ELSE '{"group":' || to_json(t.group_key) || '}' END AS details
 ), marked AS (
   UPDATE tickwright.job_groups g
-     SET ready_at = d.next_at, more = d.was_cut OR d.taken < d.found OR d.found >= d.jobs_max, stopped_by = d.stopped_by,
-         from_at = CASE WHEN d.is_full AND NOT $8::boolean THEN d.last_at WHEN d.was_cut OR d.taken < d.found OR d.jobs_max = 0 THEN g.from_at ELSE '-infinity' END,
-         free_at = CASE WHEN d.last_start_at IS NULL THEN g.free_at ELSE d.last_start_at + make_interval(secs => 1 / d.rate) END,
-         held = CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_ids, '{}') || coalesce(d.ids, '{}') END,
-         places = CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_places, '{}') || coalesce(d.places, '{}')::smallint[] END
+     SET ready_at = d.next_at, more = d.was_cut OR d.is_full OR $8::boolean AND d.taken > 0, stopped_by = d.stopped_by,
+         from_at = CASE WHEN d.was_cut OR d.jobs_max = 0 THEN g.from_at WHEN d.is_full AND NOT $8::boolean THEN d.last_at ELSE '-infinity' END,
+         free_at = CASE WHEN d.rate IS NULL OR d.taken = 0 THEN g.free_at ELSE d.free_at END,
+         held = CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_ids, '{}') || d.ids END,
+         places = CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_places, '{}') || d.places END
     FROM decided d
    WHERE g.task_type = $2 AND g.group_key = d.group_key
 )
-SELECT c.*, NULL::bigint[] AS ids, NULL::smallint[] AS places, NULL::float8[] AS starts_s, NULL::text[] AS unfinished, NULL::float8 AS looked_s FROM claimed c
+SELECT c.*, NULL AS group_key, NULL::bigint[] AS ids, NULL::smallint[] AS places, NULL::float8 AS start_s, NULL::float8 AS rate, NULL::boolean AS more FROM claimed c
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= $3::integer OR EXISTS (SELECT FROM decided d WHERE d.next_at <= statement_timestamp()))::integer, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       d.group_key, d.ids, d.places, date_part('epoch', d.start_at), d.rate, d.was_cut OR d.is_full
+  FROM decided d WHERE d.taken > 0
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= $12::integer OR EXISTS (SELECT FROM decided d WHERE d.next_at <= statement_timestamp())
+                                OR EXISTS (SELECT FROM found f WHERE f.before >= $3::integer))::integer, NULL, NULL, NULL,
        date_part('epoch', clock_timestamp()),
        date_part('epoch', least((SELECT min(d.next_at) FROM decided d),
                                 (SELECT g.ready_at FROM tickwright.job_groups g
                                   WHERE g.task_type = $2 AND g.ready_at > now() + $5::interval ORDER BY g.ready_at LIMIT 1),
                                 (SELECT h.ready_at FROM tickwright.job_group_hints h
                                   WHERE h.task_type = $2 AND h.ready_at > now() + $5::interval ORDER BY h.ready_at LIMIT 1))),
-       date_part('epoch', now()), NULL, NULL, NULL, p.ids, p.places, p.starts_s,
-       ARRAY (SELECT d.group_key FROM decided d WHERE d.is_full OR d.was_cut OR d.taken < d.found), date_part('epoch', (SELECT max(ready_at) FROM looked))
-  FROM (SELECT coalesce(array_agg(t.id), '{}') AS ids, coalesce(array_agg(t.place), '{}')::smallint[] AS places,
-               coalesce(array_agg(date_part('epoch', t.starts_at)), '{}') AS starts_s FROM taken t WHERE t.fits) AS p;
+       date_part('epoch', now()), NULL, NULL, NULL, NULL, NULL, date_part('epoch', (SELECT max(ready_at) FROM looked)), NULL, NULL;
 
 -- name: next_due
 -- When a group of which all due jobs were taken has its next one. One that another session has locked is claimed after a hint of that session, or of upkeep.

@@ -1,8 +1,9 @@
 -- name: shown
 -- The columns of a job that callers see.
-t.id, t.task_type, CASE WHEN t.tableoid = 'tickwright.scheduled_tasks_waiting'::regclass THEN 'waiting' ELSE t.status END AS status, t.execute_at, tickwright.shown_at(coalesce(t.retry_at, t.execute_at)) AS due_at, t.attempts, t.max_attempts,
+t.id, t.task_type, CASE WHEN t.tableoid = 'tickwright.scheduled_tasks_waiting'::regclass THEN 'waiting' ELSE t.status END AS status, t.execute_at, tickwright.shown_at(coalesce(t.due_at, t.retry_at, t.execute_at)) AS due_at, t.attempts, t.max_attempts,
 t.priority, t.idempotency_key, t.timeout_ms, tickwright.shown_at(t.expires_at) AS expires_at, t.error_message, t.created_at, t.updated_at, t.started_at,
-t.completed_at, tickwright.shown_at(t.retry_at) AS retry_at, t.cancel_requested_at, t.fence, t.owner, coalesce(t.tags, '{}') AS tags,
+t.completed_at, tickwright.shown_at(CASE WHEN t.due_at IS NULL THEN t.retry_at ELSE nullif(t.due_at, t.execute_at) END) AS retry_at,
+t.cancel_requested_at, t.fence, t.owner, coalesce(t.tags, '{}') AS tags, t.group_key AS "group",
 t.fence + coalesce(t.edits, 0) + 1 AS version,
 coalesce(t.workflow_id, (SELECT n.workflow_id FROM tickwright.workflow_nodes n WHERE n.id = t.id)) AS workflow_id;
 
@@ -23,7 +24,7 @@ SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = ANY ($1::bigint[])
 
 -- name: lock
 -- One live job, locked against its claim and its end. Index: scheduled_tasks_pkey.
-SELECT t.status, t.execute_at, tickwright.shown_at(t.retry_at) AS retry_at, t.attempts, t.cancel_requested_at, t.priority, t.tags,
+SELECT t.status, t.execute_at, tickwright.shown_at(CASE WHEN t.due_at IS NULL THEN t.retry_at ELSE nullif(t.due_at, t.execute_at) END) AS retry_at, t.attempts, t.cancel_requested_at, t.priority, t.tags,
        t.fence + coalesce(t.edits, 0) + 1 AS version, t.task_type,
        EXISTS (SELECT FROM tickwright.task_types y WHERE y.name = t.task_type AND y.encrypted) AS encrypted
   FROM ONLY tickwright.scheduled_tasks t WHERE t.id = $1 FOR UPDATE;
@@ -127,7 +128,7 @@ LIMIT 1;
 -- other ranges, which share it; the first 10,000 that are due of each, 100,000 in all. A worker is full by its last heartbeat, also where
 -- this type has three quarters of the slots or threads that the others leave (allot in model.py). One that reports no slots is not full.
 -- A worker with slots for queues reports which of them have no free one.
--- Indexes: primary keys; scheduled_tasks_due, one probe and one scan per claim range.
+-- Indexes: primary keys; scheduled_tasks_due, one probe and one scan per claim range; scheduled_tasks_grouped, scheduled_tasks_in_order.
 WITH RECURSIVE job AS MATERIALIZED (
   SELECT {shown}, t.steps, {unique_now} FROM tickwright.scheduled_tasks t WHERE t.id = $1
 ), walked AS (
@@ -175,6 +176,13 @@ SELECT job.*, clock_timestamp() AS now, sealed.key AS payload_key,
          AS key_holders,
        y.name IS NOT NULL AS type_known, y.paused_at, y.gone_at, y.queue, y.needs, q.paused_at AS queue_paused_at, y.concurrency, y.rate_per_s, y.target,
        coalesce(y.encrypted, false) AS encrypted, y.deliver, r.next_free_at,
+       y.group_limit, y.group_rate_per_s, y.group_order, g.stopped_by AS group_stopped_by, g.free_at AS group_free_at,
+       (SELECT count(*) FROM unnest(g.held) AS h (id) JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing'
+         WHERE t.group_key = g.group_key) AS group_running,
+       (SELECT min(t.id) FROM ONLY tickwright.scheduled_tasks t
+         WHERE y.group_order IS NOT NULL AND t.task_type = job.task_type AND t.group_key = job."group" AND t.due_at IS NOT NULL AND t.id < job.id) AS group_first,
+       (SELECT count(*) FROM (SELECT FROM ONLY tickwright.scheduled_tasks t
+                               WHERE t.task_type = job.task_type AND t.group_key = job."group" AND t.due_at <= now() AND t.due_at < job.due_at LIMIT 10000) AS before) AS group_before,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
                   WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
        EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT (able.no_slot OR able.no_queue_slot OR able.no_thread)
@@ -195,6 +203,7 @@ SELECT job.*, clock_timestamp() AS now, sealed.key AS payload_key,
   LEFT JOIN tickwright.queues q ON q.name = y.queue
   LEFT JOIN LATERAL (SELECT t.payload -> '$encrypted' ->> 'key' AS key FROM tickwright.scheduled_tasks t WHERE t.id = job.id) AS sealed ON y.encrypted
   LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
+  LEFT JOIN tickwright.job_groups g ON g.task_type = job.task_type AND g.group_key = job."group"
   LEFT JOIN tickwright.workers o ON o.id = job.owner
  CROSS JOIN (SELECT count(*) AS workers, count(*) FILTER (WHERE no_slot OR no_queue_slot OR no_thread) AS full, count(*) FILTER (WHERE no_queue_slot) AS without_queue_slot, sum(running) AS running, sum(slots) AS slots,
                     count(*) FILTER (WHERE no_thread) AS threadless, sum(threads_busy) AS threads_busy, sum(threads) AS threads FROM able) AS able;

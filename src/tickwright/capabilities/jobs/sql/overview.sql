@@ -23,7 +23,7 @@ SELECT (SELECT cut FROM cut) AS cut,
              ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 1) AS head) AS oldest_due_s,
        (SELECT coalesce(json_agg(json_build_object(
                  'id', j.id, 'task_type', j.task_type, 'status', j.status, 'attempts', j.attempts, 'max_attempts', j.max_attempts,
-                 'due_at', tickwright.shown_at(coalesce(j.retry_at, j.execute_at)), 'error', left(split_part(j.error_message, E'\n', 1), 300))), '[]')
+                 'due_at', tickwright.shown_at(coalesce(j.due_at, j.retry_at, j.execute_at)), 'error', left(split_part(j.error_message, E'\n', 1), 300))), '[]')
           FROM (SELECT * FROM tickwright.scheduled_tasks ORDER BY id DESC LIMIT $3::integer) AS j)::text AS latest;
 
 -- name: gauges

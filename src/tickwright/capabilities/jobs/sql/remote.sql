@@ -38,7 +38,7 @@ UPDATE tickwright.workers SET lease_until = clock_timestamp() WHERE id = $1 AND 
 WITH asked AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS u (owner, id, fence)
 ), free AS MATERIALIZED (
-  SELECT u.owner, u.id, u.fence, t.task_type, t.attempts, t.max_attempts, t.cancel_requested_at IS NOT NULL AS cancelled,
+  SELECT u.owner, u.id, u.fence, t.task_type, t.group_key, t.attempts, t.max_attempts, t.cancel_requested_at IS NOT NULL AS cancelled,
          EXISTS (SELECT FROM tickwright.task_types y WHERE y.name = t.task_type AND y.encrypted) AS encrypted
     FROM asked u JOIN ONLY tickwright.scheduled_tasks t ON t.id = u.id AND t.owner = u.owner AND t.fence = u.fence
    WHERE t.id = ANY ($2::bigint[])
@@ -47,7 +47,7 @@ WITH asked AS MATERIALIZED (
 SELECT f.*, false AS locked, EXISTS (SELECT FROM tickwright.type_grants g WHERE g.worker = f.owner AND g.task_type = f.task_type) AS counted
   FROM free f
 UNION ALL
-SELECT u.owner, u.id, u.fence, t.task_type, t.attempts, t.max_attempts, false, false, true, false
+SELECT u.owner, u.id, u.fence, t.task_type, t.group_key, t.attempts, t.max_attempts, false, false, true, false
   FROM asked u JOIN ONLY tickwright.scheduled_tasks t ON t.id = u.id AND t.owner = u.owner AND t.fence = u.fence
  WHERE t.id = ANY ($2::bigint[]) AND NOT EXISTS (SELECT FROM free f WHERE f.id = u.id);
 

@@ -6,11 +6,12 @@ AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL
 AND ($5::text[] IS NULL OR {key} {fold} ILIKE ($5)[1] OR {error} {fold} ILIKE ($5)[1] OR {payload} {fold} ILIKE ($5)[2])
 AND CASE $6::text
       WHEN 'cancel' THEN t.cancel_requested_at IS NULL
-      WHEN 'run_now' THEN t.status = 'pending' AND coalesce(t.retry_at, t.execute_at) > now()
-      WHEN 'move' THEN t.status = 'pending' AND ($8::timestamptz IS NULL OR t.execute_at <> $8 OR t.retry_at IS NOT NULL)
+      WHEN 'run_now' THEN t.status = 'pending' AND coalesce(t.due_at, t.retry_at, t.execute_at) > now()
+      WHEN 'move' THEN t.status = 'pending' AND ($8::timestamptz IS NULL OR t.execute_at <> $8 OR coalesce(t.due_at, t.retry_at, t.execute_at) <> t.execute_at)
       ELSE true END
 AND ($7::timestamptz IS NULL OR t.updated_at < $7)
-AND ($9::text[] IS NULL OR t.tags @> $9) AND ($10::text IS NULL OR t.metadata @@ CAST($10 AS jsonpath));
+AND ($9::text[] IS NULL OR t.tags @> $9) AND ($10::text IS NULL OR t.metadata @@ CAST($10 AS jsonpath))
+AND ($11::text IS NULL OR t.group_key = $11);
 
 -- name: state
 -- The state of a job as callers see it.
@@ -27,30 +28,30 @@ COLLATE "C";
 
 -- name: within
 -- For a search among given ids.
-AND t.id = ANY ($15::bigint[]);
+AND t.id = ANY ($16::bigint[]);
 
 -- name: search_newest
--- The matches among the next $13 jobs below an id, and how far the search came: the first row whose matches is NULL was not read, because
--- the time ($11) was over. Indexes: the primary keys of the tables of the source, read backwards.
+-- The matches among the next $14 jobs below an id, and how far the search came: the first row whose matches is NULL was not read, because
+-- the time ($12) was over. Indexes: the primary keys of the tables of the source, read backwards.
 SELECT l.id, l.searched, l.ended, l.matches
   FROM (SELECT t.id, row_number() OVER way AS searched, lead(t.id) OVER way IS NULL AS ended,
-               CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $11::interval
+               CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $12::interval
                     THEN coalesce({matches}, false) END AS matches
-          FROM {source} t WHERE t.id < $12::bigint {within}
-        WINDOW way AS (ORDER BY t.id DESC) ORDER BY t.id DESC LIMIT $13::bigint) AS l
- WHERE l.matches IS NOT FALSE OR l.ended OR l.searched = $13
- ORDER BY l.id DESC LIMIT $14::bigint;
+          FROM {source} t WHERE t.id < $13::bigint {within}
+        WINDOW way AS (ORDER BY t.id DESC) ORDER BY t.id DESC LIMIT $14::bigint) AS l
+ WHERE l.matches IS NOT FALSE OR l.ended OR l.searched = $14
+ ORDER BY l.id DESC LIMIT $15::bigint;
 
 -- name: search_oldest
--- The same upwards: the matches among the next $13 jobs above an id. Indexes: the primary keys of the tables of the source.
+-- The same upwards: the matches among the next $14 jobs above an id. Indexes: the primary keys of the tables of the source.
 SELECT l.id, l.searched, l.ended, l.matches
   FROM (SELECT t.id, row_number() OVER way AS searched, lead(t.id) OVER way IS NULL AS ended,
-               CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $11::interval
+               CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $12::interval
                     THEN coalesce({matches}, false) END AS matches
-          FROM {source} t WHERE t.id > $12::bigint {within}
-        WINDOW way AS (ORDER BY t.id) ORDER BY t.id LIMIT $13::bigint) AS l
- WHERE l.matches IS NOT FALSE OR l.ended OR l.searched = $13
- ORDER BY l.id LIMIT $14::bigint;
+          FROM {source} t WHERE t.id > $13::bigint {within}
+        WINDOW way AS (ORDER BY t.id) ORDER BY t.id LIMIT $14::bigint) AS l
+ WHERE l.matches IS NOT FALSE OR l.ended OR l.searched = $14
+ ORDER BY l.id LIMIT $15::bigint;
 
 -- name: bound_detailed
 -- For the next statement of a transaction: only the index finds tags and metadata, and it stops after a time ($1).
@@ -116,21 +117,21 @@ SELECT c.relname, to_regclass('tickwright.' || c.relname || '_details') IS NOT N
  WHERE i.inhparent = 'tickwright.scheduled_tasks'::regclass AND c.relname ~ '^scheduled_tasks_[0-9]{8}$' ORDER BY c.relname;
 
 -- name: count_walk
--- How many of the newest $12 jobs match, by status, and how many were read in time. Indexes: the primary keys of the tables of the source,
+-- How many of the newest $13 jobs match, by status, and how many were read in time. Indexes: the primary keys of the tables of the source,
 -- read backwards.
 SELECT l.status, count(*) FILTER (WHERE l.matches) AS jobs, count(l.matches) AS searched, count(*) AS seen
   FROM (SELECT {state} AS status,
-               CASE WHEN clock_timestamp() < statement_timestamp() + $11::interval THEN coalesce({matches}, false) END AS matches
-          FROM {source} t ORDER BY t.id DESC LIMIT $12) AS l
+               CASE WHEN clock_timestamp() < statement_timestamp() + $12::interval THEN coalesce({matches}, false) END AS matches
+          FROM {source} t ORDER BY t.id DESC LIMIT $13) AS l
  GROUP BY l.status;
 
 -- name: count_ids
 -- How many of these jobs match, by status. Indexes: the primary key of each table of the family.
 SELECT {state} AS status, count(*) AS jobs FROM tickwright.scheduled_tasks t
- WHERE t.id = ANY ($11::bigint[]) AND {matches} GROUP BY 1;
+ WHERE t.id = ANY ($12::bigint[]) AND {matches} GROUP BY 1;
 
 -- name: count_live
--- How many of the first $12 live jobs (by claim range, registered types first) are pending and match; of the first $13 due ones of each
+-- How many of the first $13 live jobs (by claim range, registered types first) are pending and match; of the first $14 due ones of each
 -- range, how many are held and match. at_least: there may be more. Index: scheduled_tasks_due.
 WITH RECURSIVE claim_range AS (
   (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
@@ -154,27 +155,27 @@ WITH RECURSIVE claim_range AS (
     FROM claim_ranges CROSS JOIN LATERAL (
       SELECT row_number() OVER (ORDER BY coalesce(t.retry_at, t.execute_at)) AS place,
              CASE WHEN t.status <> 'processing' THEN false
-                  WHEN clock_timestamp() < statement_timestamp() + $11::interval THEN coalesce({matches}, false) END AS matches
+                  WHEN clock_timestamp() < statement_timestamp() + $12::interval THEN coalesce({matches}, false) END AS matches
         FROM ONLY tickwright.scheduled_tasks t
        WHERE t.task_type = claim_ranges.task_type AND t.priority = claim_ranges.priority
          AND coalesce(t.retry_at, t.execute_at) <= now() + interval '10 seconds'
-       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $13) AS due
-   LIMIT $12
+       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $14) AS due
+   LIMIT $13
 ), waiting AS (
   SELECT one.matches
     FROM claim_ranges CROSS JOIN LATERAL (
       SELECT CASE WHEN t.status <> 'pending' THEN false
-                  WHEN clock_timestamp() < statement_timestamp() + $11::interval THEN coalesce({matches}, false) END AS matches
+                  WHEN clock_timestamp() < statement_timestamp() + $12::interval THEN coalesce({matches}, false) END AS matches
         FROM ONLY tickwright.scheduled_tasks t
        WHERE t.task_type = claim_ranges.task_type AND t.priority = claim_ranges.priority
-       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $12) AS one
-   LIMIT $12
+       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $13) AS one
+   LIMIT $13
 )
 SELECT 'processing' AS status, count(*) FILTER (WHERE matches) AS jobs,
-       count(*) >= $12 OR count(matches) < count(*) OR coalesce(max(place), 0) >= $13 OR (SELECT cut FROM cut) AS at_least
+       count(*) >= $13 OR count(matches) < count(*) OR coalesce(max(place), 0) >= $14 OR (SELECT cut FROM cut) AS at_least
   FROM held
 UNION ALL
-SELECT 'pending', count(*) FILTER (WHERE matches), count(*) >= $12 OR count(matches) < count(*) OR (SELECT cut FROM cut) FROM waiting;
+SELECT 'pending', count(*) FILTER (WHERE matches), count(*) >= $13 OR count(matches) < count(*) OR (SELECT cut FROM cut) FROM waiting;
 
 -- name: now
 -- The database's clock.
@@ -183,11 +184,11 @@ SELECT clock_timestamp();
 -- name: lock_many
 -- Lock those of the found live jobs that still match, against their claim and their end. Index: scheduled_tasks_pkey.
 SELECT t.id, t.status FROM ONLY tickwright.scheduled_tasks t
- WHERE t.id = ANY ($11::bigint[]) AND {matches} ORDER BY t.id FOR UPDATE SKIP LOCKED;
+ WHERE t.id = ANY ($12::bigint[]) AND {matches} ORDER BY t.id FOR UPDATE SKIP LOCKED;
 
 -- name: move_many
 -- Move locked pending jobs to an instant, by a shift of their due times, or to now, and end their back-off. Index: scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t
-   SET execute_at = coalesce($2::timestamptz, coalesce(t.retry_at, t.execute_at) + $3::interval, clock_timestamp()), retry_at = NULL,
+   SET execute_at = coalesce($2::timestamptz, coalesce(t.due_at, t.retry_at, t.execute_at) + $3::interval, clock_timestamp()), retry_at = NULL,
        updated_at = clock_timestamp()
  WHERE t.id = ANY ($1::bigint[]) AND t.status = 'pending' RETURNING t.id;

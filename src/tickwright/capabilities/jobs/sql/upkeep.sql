@@ -33,11 +33,13 @@ LOCK TABLE tickwright.{name} IN ACCESS EXCLUSIVE MODE;
 DROP TABLE tickwright.{name};
 
 -- name: delete_dead_jobs
--- Delete at most $2 dead letters that failed longer than $1 ago, except those that another session has locked. Index: scheduled_tasks_dead_at.
+-- Delete at most $2 dead letters that failed longer than $1 ago, except those that another session has locked, and those behind which an ordered group has
+-- stopped: it would go on. Indexes: scheduled_tasks_dead_at, job_groups_pkey.
 DELETE FROM tickwright.scheduled_tasks_dead
- WHERE id = ANY (ARRAY (SELECT id FROM tickwright.scheduled_tasks_dead
-                         WHERE completed_at < clock_timestamp() - $1::interval ORDER BY completed_at LIMIT $2
-                           FOR UPDATE SKIP LOCKED));
+ WHERE id = ANY (ARRAY (SELECT d.id FROM tickwright.scheduled_tasks_dead d
+                         WHERE d.completed_at < clock_timestamp() - $1::interval
+                           AND NOT EXISTS (SELECT FROM tickwright.job_groups g WHERE g.task_type = d.task_type AND g.group_key = d.group_key AND g.stopped_by = d.id)
+                         ORDER BY d.completed_at LIMIT $2 FOR UPDATE SKIP LOCKED));
 
 -- name: delete_keys
 -- Delete at most $2 idempotency keys whose job ended longer than $1 ago. Their age counts from the end of the job; an end within an hour of
@@ -128,3 +130,44 @@ DELETE FROM tickwright.workflows w
                                 WHERE o.ended_at < clock_timestamp() - $1::interval AND o.parent_id IS NULL
                                   AND NOT EXISTS (SELECT FROM tickwright.workflow_nodes n WHERE n.root_id = o.id)
                                 ORDER BY o.ended_at LIMIT $2));
+
+-- name: hint_waiting_groups
+-- Let claims look at groups with a job that is due for longer than $3, at which nothing else makes them look: a claim passed by a job that another session had
+-- locked, or a hint was lost with its process. The first $4 groups behind the type $1 and the group $2; returns them, the hinted ones, and the last one. Index:
+-- scheduled_tasks_grouped, one probe a group.
+WITH RECURSIVE walk AS (
+  (SELECT t.task_type, t.group_key, t.due_at FROM ONLY tickwright.scheduled_tasks t
+    WHERE t.due_at IS NOT NULL AND (t.task_type, t.group_key) > ($1::text, $2::text) ORDER BY t.task_type, t.group_key, t.due_at LIMIT 1)
+  UNION ALL
+  SELECT n.task_type, n.group_key, n.due_at
+    FROM walk w CROSS JOIN LATERAL (
+      SELECT t.task_type, t.group_key, t.due_at FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.due_at IS NOT NULL AND (t.task_type, t.group_key) > (w.task_type, w.group_key) ORDER BY t.task_type, t.group_key, t.due_at LIMIT 1) AS n
+), walked AS MATERIALIZED (
+  SELECT * FROM walk LIMIT $4::integer
+), hinted AS (
+  INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at, due_at)
+  SELECT w.task_type, w.group_key, clock_timestamp(), w.due_at
+    FROM walked w LEFT JOIN tickwright.job_groups g ON g.task_type = w.task_type AND g.group_key = w.group_key
+   WHERE w.due_at < clock_timestamp() - $3::interval AND g.ready_at IS NULL AND g.stopped_by IS NULL
+  RETURNING 1
+)
+SELECT (SELECT count(*) FROM walked) AS groups, (SELECT count(*) FROM hinted) AS hinted, last.task_type, last.group_key
+  FROM (SELECT 1) AS one LEFT JOIN (SELECT w.task_type, w.group_key FROM walked w ORDER BY w.task_type DESC, w.group_key DESC LIMIT 1) AS last ON true;
+
+-- name: delete_idle_groups
+-- Delete what claims noted of groups without a job, of the first $3 behind the type $1 and the group $2, unless their rate still counts a start or an operator let
+-- them go on behind a dead letter that is kept. Returns how many were read, and the last one. Indexes: job_groups_pkey; scheduled_tasks_pkey,
+-- scheduled_tasks_grouped, scheduled_tasks_dead_grouped, a probe a group.
+WITH read AS MATERIALIZED (
+  SELECT g.task_type, g.group_key FROM tickwright.job_groups g WHERE (g.task_type, g.group_key) > ($1::text, $2::text) ORDER BY g.task_type, g.group_key LIMIT $3
+), gone AS (
+  DELETE FROM tickwright.job_groups g USING read r
+   WHERE g.task_type = r.task_type AND g.group_key = r.group_key AND g.ready_at IS NULL AND coalesce(g.free_at, '-infinity') < clock_timestamp()
+     AND NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY (g.held))
+     AND NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.task_type = g.task_type AND t.group_key = g.group_key AND t.due_at IS NOT NULL)
+     AND NOT EXISTS (SELECT FROM tickwright.scheduled_tasks_dead d
+                      WHERE coalesce(g.passed_id, g.stopped_by) IS NOT NULL AND d.task_type = g.task_type AND d.group_key = g.group_key)
+)
+SELECT (SELECT count(*) FROM read) AS groups, last.task_type, last.group_key
+  FROM (SELECT 1) AS one LEFT JOIN (SELECT r.task_type, r.group_key FROM read r ORDER BY r.task_type DESC, r.group_key DESC LIMIT 1) AS last ON true;

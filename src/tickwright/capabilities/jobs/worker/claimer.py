@@ -10,10 +10,11 @@ also woken by inserts that are due before the next turn: see :mod:`tickwright.en
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 import asyncpg
@@ -232,12 +233,23 @@ class Claimer:
         )
 
     async def _claim_once(self) -> None:
+        """Claim jobs without groups and, beside that, jobs with groups; then sleep, unless there are more."""
         if self._pending is None:
             await self._share_again()
+        has_groups = any(state.task_type.has_groups for state in self._receiver.types().values())
+        of_groups = asyncio.create_task(self._claim_groups()) if has_groups else None
+        try:
+            sleep = await self._claim_plain()
+        finally:
+            has_more = of_groups is not None and await of_groups
+        if sleep is not None and not has_more:
+            await sleep()
+
+    async def _claim_plain(self) -> Callable[[], Awaitable[None]] | None:
+        """Claim jobs without groups; return how to wait for the next claim, or ``None`` where it follows at once."""
         self._pending = pending = self._pending or self._start_claim()
         if pending is None:
-            await self._nothing_to_claim()
-            return
+            return await self._nothing_to_claim()
         try:
             claimed = await pending.answer
         finally:
@@ -251,11 +263,10 @@ class Claimer:
                 self._arrived = None
         self._accept(claimed)
         await self._claim_rate_limited(self._budget())
-        has_more = await self._claim_groups()
-        if full or has_more or pending.follows:  # the last claim of a drain did not start from the head: one more must
-            return
+        if full or pending.follows:  # the last claim of a drain did not start from the head: one more must
+            return None
         self._others_are_late = any(row.due_s < claimed.snapshot_s - TURN_S for row in claimed.rows)
-        await self._sleep_or_wait(claimed.now_s, self._frontier.next_due_s)
+        return partial(self._sleep_or_wait, claimed.now_s, self._frontier.next_due_s)
 
     async def _sleep_or_wait(self, now_s: float, next_due_s: float | None) -> None:
         if self._type_left_out:  # a type had no room and was not claimed
@@ -285,14 +296,12 @@ class Claimer:
         claim = self._claim(plan, scope, bounded=bounded)
         return PendingClaim(plan, scope, follows, asyncio.ensure_future(claim))
 
-    async def _nothing_to_claim(self) -> None:
+    async def _nothing_to_claim(self) -> Callable[[], Awaitable[None]]:
         self.ticked_s = monotonic()
         if self._budget() <= 0 or not self._session.holds():
-            await self._wait_for_room(ROOM_S)
-            return
+            return partial(self._wait_for_room, ROOM_S)
         await self._claim_rate_limited(self._budget())
-        if not await self._claim_groups():
-            await self._sleep_or_wait(0.0, None)
+        return partial(self._sleep_or_wait, 0.0, None)
 
     def _prefetch_by_type(self) -> Counter[str]:
         """Return how many jobs of each type may be held beyond its slots: as many as end in a fifth of a second."""
@@ -496,7 +505,7 @@ class Claimer:
 
     async def _claim_groups(self) -> bool:
         """Claim jobs with groups, of each type that has any; return whether more of them may start at once."""
-        has_more = False
+        has_more, claimed_types = False, set[str]()
         for name, state in self._groups.due(self._receiver.types()):
             free, shares = state.free(state.held), self._slot_shares({})
             rows = min(self._budget(), shares[name])
@@ -504,8 +513,8 @@ class Claimer:
                 rows = min(max(rows, depth_of(state.ended.mean_s) - state.held), ROWS_MAX)
             rows = min(rows, rows if free is None else free, self._thread_shares({}).get(name, rows))
             if rows <= 0 or not self._byte_room()(name) or not self._session.holds():
-                await self._groups.hint(name)
                 continue
+            claimed_types.add(name)
             self._groups_plan = plan = ClaimPlan((name,), (rows,), rows)
             try:
                 async with self._gate.claiming() as ticket:
@@ -516,6 +525,7 @@ class Claimer:
                         self._accept(claimed)
             finally:
                 self._groups_plan = None
+        await self._groups.hint(but=claimed_types)
         return has_more
 
     async def _sleep_alone(self, now_s: float, next_due_s: float | None) -> None:

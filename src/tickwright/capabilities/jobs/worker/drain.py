@@ -2,8 +2,9 @@
 
 It is the worker's code: its claim, its runner, its middleware, its results, under a session with a fence. What differs
 is when it claims: nothing ahead of time, one job at a time, in the order of priority, due time and id. So a test that
-drains sees the same order each time, and a job sees all that the jobs before it have written. A handler of chunks gets
-what is due of its type and priority at once, without a wait for more. A type's rate and concurrency delay nothing here.
+drains sees the same order each time, and a job sees all that the jobs before it have written. Jobs with groups come
+behind those without, in the turns of their groups, whose limits and order hold. A handler of chunks gets what is due of
+its type and priority at once, without a wait for more. No rate delays anything here, nor does a type's concurrency.
 A paused type waits, as it does in a worker.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +20,7 @@ import msgspec
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
 from tickwright.capabilities.jobs.worker.chunks import ChunkCall
-from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
@@ -134,22 +136,38 @@ class JobDrain(JobWorker):
         for task_type, priority in await self._pool.fetch(_SQL["due_ranges"], self._runnable()):
             if await self._claim(ClaimRange(task_type, priority)) and (ended := await self._ended()):
                 return ended
+        for task_type in self._runnable():
+            if self.types()[task_type].task_type.has_groups:
+                while await self._claim_groups(task_type):
+                    if ended := await self._ended():
+                        return ended
         return ()
 
     def _runnable(self) -> list[str]:
         return sorted(name for name, state in self.types().items() if not state.task_type.waits)
 
     async def _claim(self, claim_range: ClaimRange) -> bool:
-        call = self.types()[claim_range.task_type].call
+        return await self._take(claim_range.task_type, [claim_range], self._claims.claim)
+
+    async def _claim_groups(self, task_type: str) -> bool:
+        claim = partial(self.groups.claim, self.types()[task_type], is_paced=False)
+        return await self._take(task_type, (), claim)
+
+    async def _take(
+        self,
+        task_type: str,
+        ranges: Sequence[ClaimRange],
+        claim: Callable[[ClaimRequest], Awaitable[ClaimedJobs | None]],
+    ) -> bool:
+        call = self.types()[task_type].call
         rows_max = call.size if isinstance(call, ChunkCall) else 1
-        plan = ClaimPlan((claim_range.task_type,), (rows_max,), rows_max)
+        plan = ClaimPlan((task_type,), (rows_max,), rows_max)
         self._attempts.clear()
         self._outcomes.clear()
         async with self.gate.claiming() as ticket:
-            request = ClaimRequest(
-                ticket.owner, plan, [claim_range], _NOTHING_AHEAD, whole=frozenset(), number=ticket.number
-            )
-            claimed = await self._claims.claim(request)
+            request = ClaimRequest(ticket.owner, plan, ranges, _NOTHING_AHEAD, whole=frozenset(), number=ticket.number)
+            if (claimed := await claim(request)) is None:
+                return False
             self._clock.sample(claimed.now_s, claimed.received_s)
             self._claimed = len(claimed.rows)
             self.take(claimed)

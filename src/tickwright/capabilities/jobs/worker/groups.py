@@ -15,11 +15,11 @@ million jobs needs a claim for a thousand of them, not for each.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import attrgetter
+from typing import Any
 
 from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
@@ -41,6 +41,7 @@ def _claim_sql(candidates: str, following: str) -> str:
 _CLAIM = {False: _claim_sql("first_due", "next_due"), True: _claim_sql("first_in_order", "next_in_order")}
 DEPTH_MAX = 4096
 """Jobs that wait for each other in one place."""
+HINT = _PIECES["hint"]
 ROWS_MAX = 1000
 """Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
@@ -48,11 +49,12 @@ AHEAD_S = 0.2
 SWEEP_S = 1.0
 SWEEP_SHARE = 20
 """A claim from the beginning of the indexes, over what a long transaction keeps there, takes at most a twentieth."""
+GROUPS_MIN = 16
 AGAIN_S = 0.02
 LOOKBACK_S = 5.0
 """How far behind the last claim the next one begins to read hints: a transaction may have taken so long to commit."""
 
-_FENCED_COLUMNS = len(ClaimedRow.__struct_fields__)
+_CLAIMED_COLUMNS = len(ClaimedRow.__struct_fields__)
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,12 @@ class ClaimedGroups(ClaimedJobs):
     """
 
     places: dict[int, Place] = field(default_factory=dict)
-    unfinished: AbstractSet[str] = frozenset()
+    unfinished: set[str] = field(default_factory=set)
     depth: int = 1
     has_more: bool = False
-    is_ordered: bool = False
 
     def sort(self) -> None:
-        """Sort the rows: those of a group in the order in which they run."""
-        self.rows.sort(key=_id_of if self.is_ordered else _due_of)
-
-
-_id_of, _due_of = attrgetter("id"), attrgetter("due_s")
+        """Keep the order of the claim: groups in turns, and the jobs of each in the order in which they run."""
 
 
 class GroupClaims:
@@ -87,6 +84,8 @@ class GroupClaims:
         self._name = name
         self._frontier_s: float | None = None
         self._sweep_at_s = 0.0
+        self._per_group = 1.0
+        """How many jobs of a group the last claim took."""
 
     async def claim(
         self,
@@ -129,32 +128,42 @@ class GroupClaims:
             since,
             is_paced,
             [f"{place.group}\n{place.number}" for place in freed] if kind.group_order is None else [],
+            max(GROUPS_MIN, min(rows_max, round(1.5 * rows_max / self._per_group))),
         )
         summary = records.pop()
         record_database_time(now_s := summary["execute_s"])
         if frontier is None:
             self._sweep_at_s = monotonic() + max(SWEEP_S, SWEEP_SHARE * (monotonic() - began))
-        has_more, looked_s = summary["attempts"] == 1, summary["looked_s"]
+        has_more, looked_s = summary["attempts"] == 1, summary["start_s"]
         self._frontier_s = looked_s if looked_s is not None and has_more else summary["expires_s"] - LOOKBACK_S
-        ids, places, starts_s = summary["ids"], summary["places"], summary["starts_s"]
-        groups_of = {record["id"]: record["group_key"] for record in records}
-        return ClaimedGroups(
-            [ClaimedRow(*record[:_FENCED_COLUMNS]) for record in records],
-            now_s,
-            summary["due_s"],
-            summary["expires_s"],
-            [],
-            fire_s={job: start_s for job, start_s in zip(ids, starts_s, strict=True) if start_s is not None},
-            places={
-                job: Place(self._name, groups_of[job], place)
-                for job, place in zip(ids, places, strict=True)
-                if place is not None and job in groups_of
-            },
-            unfinished=frozenset(summary["unfinished"]),
-            depth=depth,
-            has_more=has_more,
-            is_ordered=is_ordered,
-        )
+        claimed = ClaimedGroups([], now_s, summary["due_s"], summary["expires_s"], [], depth=depth, has_more=has_more)
+        self._read(records, claimed)
+        return claimed
+
+    def _read(self, records: list[Any], claimed: "ClaimedGroups") -> None:
+        """Read the rows of a claim: those of the jobs, and behind them those of their groups."""
+        groups = []
+        while records and records[-1]["id"] is None:
+            groups.append(records.pop())
+        jobs = {record["id"]: ClaimedRow(*record[:_CLAIMED_COLUMNS]) for record in records}
+        for found in reversed(groups):
+            rows = [jobs[job] for job in found["ids"] if job in jobs]
+            claimed.rows.extend(rows)
+            if (rate := found["rate"]) is not None:
+                start_s = found["start_s"]
+                for row in rows:
+                    claimed.fire_s[row.id] = start_s = max(start_s, row.due_s)
+                    start_s += 1 / rate
+            if found["places"] is None:
+                continue
+            names = {number: Place(self._name, found["group_key"], number) for number in set(found["places"])}
+            claimed.places.update(
+                {job: names[number] for job, number in zip(found["ids"], found["places"], strict=True)}
+            )
+            if found["more"]:
+                claimed.unfinished.add(found["group_key"])
+        if groups:
+            self._per_group = max(1.0, len(records) / len(groups))
 
 
 class WorkerGroups:
@@ -189,7 +198,7 @@ class WorkerGroups:
         turn = self._turn % len(found) if found else 0
         return found[turn:] + found[:turn]
 
-    async def claim(self, state: TypeState, request: ClaimRequest) -> ClaimedGroups | None:
+    async def claim(self, state: TypeState, request: ClaimRequest, *, is_paced: bool = True) -> ClaimedGroups | None:
         """Claim jobs with groups of one type; ``None`` where the type's rate has no free start."""
         kind = state.task_type
         claims = self._claims.setdefault(kind.name, GroupClaims(kind.name))
@@ -197,7 +206,7 @@ class WorkerGroups:
         freed = self._places.take_freed(kind.name)
 
         async def claim(request: ClaimRequest, connection: Connection) -> ClaimedGroups:
-            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed)
+            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed, is_paced=is_paced)
 
         claimed: ClaimedGroups | None = None
         wait_s = 0.0
@@ -222,14 +231,13 @@ class WorkerGroups:
         self._next_s[kind.name] = now + max(AGAIN_S, due_in_s - request.horizon.total_seconds())
         return claimed
 
-    async def hint(self, name: str) -> None:
-        """Let other workers look at the groups of freed places of a type, for which this one claims nothing."""
-        if freed := self._places.take_freed(name):
-            try:
-                await self._pool.execute(_PIECES["hint"], name, list({place.group for place in freed}))
-            except BaseException:
-                self._places.freed |= freed
-                raise
+    async def hint(self, *, but: Container[str] = ()) -> None:
+        """Let other workers look at the groups of freed places, except those of the types that this one claims."""
+        freed = {place for place in self._places.freed if place.task_type not in but}
+        if freed:
+            groups = {(place.task_type, place.group) for place in freed}
+            await self._pool.execute(HINT, *map(list, zip(*groups, strict=True)))
+            self._places.freed -= freed
 
 
 def depth_of(mean_s: float | None) -> int:

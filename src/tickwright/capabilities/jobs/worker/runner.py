@@ -131,7 +131,7 @@ class Runner:
         self._arm()
 
     def _follow(self, job: Job) -> None:
-        """Take over the next attempt of a place. The slot in which the one before it ends takes it, if nothing else is due."""
+        """Take over the next attempt of a place; the slot in which the one before it ends may take it."""
         if (
             self._loop is None
             or job.type_state.task_type.rate_per_s is not None

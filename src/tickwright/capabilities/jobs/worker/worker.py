@@ -119,6 +119,7 @@ class JobWorker:
         targets = sorted(handler.defaults.target for handler in handlers.all())
         group = group_of("jobs", targets, [*sorted(brokers), *sorted(keys.names)], *self.scope.group())
         turns = Turns(session.join(group, lambda: not self.claimer.claims_nothing))
+        self.groups = WorkerGroups(pool, self.runner.places)
         self.claimer = Claimer(
             self._store,
             self.gate,
@@ -128,7 +129,7 @@ class JobWorker:
             self.wakeup,
             self,
             self._limits,
-            WorkerGroups(pool, self.runner.places),
+            self.groups,
             turns,
         )
         self._refreshing: asyncio.Task[None] | None = None
@@ -160,6 +161,7 @@ class JobWorker:
         self._release_all_unstarted()
         await self.runner.wait_idle()
         await self.result_writer.drained()
+        await self._leave_groups()
 
     async def stop(self) -> None:
         """Interrupt running attempts, release them without counting the attempt, and end."""
@@ -169,7 +171,13 @@ class JobWorker:
         await self.runner.close()
         self._release_all_unstarted()
         await self.result_writer.drained()
+        await self._leave_groups()
         self.result_writer.stop()
+
+    async def _leave_groups(self) -> None:
+        """Let other workers look at the groups of the jobs that ended here; a later hint of upkeep does the same."""
+        with suppress(*UNAVAILABLE):
+            await self.groups.hint()
 
     def last_tick_age_s(self) -> float | None:
         """Return the seconds since the last claim, by the monotonic clock."""
