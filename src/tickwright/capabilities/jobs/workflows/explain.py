@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tickwright.capabilities.jobs.workflows.queries import SQL
+from tickwright.capabilities.jobs.workflows.queries import SQL, fetch_indexed
 from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.ports.views import Reason
-from tickwright.store.paging import fetch_page
 from tickwright.store.pool import Pool
 
 NAMED_MAX, COUNTED_MAX = 10, 1_000
@@ -44,7 +43,7 @@ async def read_surroundings(pool: Pool, job_id: int) -> Surroundings | None:
     node = await pool.fetchrow(SQL["surroundings"], job_id)
     if node is None:
         return None
-    before = await fetch_page(pool, SQL["predecessors"], job_id, NAMED_MAX)
+    before = await fetch_indexed(pool, SQL["predecessors"], job_id, NAMED_MAX)
     return Surroundings(node, before, node["waiting"])
 
 

@@ -222,7 +222,7 @@ def _coarse(graph: Graph) -> Graph:
         if len(keys) <= (GROUPS_MAX if width == 1 else COARSE_GROUPS_MAX):
             break
         if width <= deepest:
-            width *= 2
+            width = max(width, (deepest + 1) // COARSE_GROUPS_MAX) * 2
         else:
             width, by_kind = 1, False
     place: dict[tuple[int, str, bool], int] = {}

@@ -25,11 +25,12 @@ from tickwright.capabilities.jobs.workflows.graph_views import (
     WorkflowPage,
     graph_node,
 )
-from tickwright.capabilities.jobs.workflows.queries import SQL
+from tickwright.capabilities.jobs.workflows.queries import SQL, fetch_indexed
 from tickwright.capabilities.jobs.workflows.views import WorkflowView
 from tickwright.domain.errors import Rejected
 from tickwright.ports.views import Page, view
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
+from tickwright.store.bounds import within
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit
 from tickwright.store.pool import Pool
 
 READ_MAX = 20_000
@@ -40,6 +41,7 @@ KEPT_NODES_MAX = 1_000_000
 """Of all kept graphs: 12 bytes a node."""
 AFTER_ALL = "\U0010ffff"
 FAILED_READ_MAX = 1_000
+BUILD_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class WorkflowReader:
         limit = checked_limit(limit)
         listing = ("workflows", list(which.states), which.text, which.created_from, which.created_to)
         before = NEWEST if cursor is None else await self._cursors.read(cursor, int, *listing)
-        rows = await fetch_page(
+        rows = await fetch_indexed(
             self._pool, SQL["search"], list(which.states) or None, _pattern(which.text), which.created_from,
             which.created_to, before, READ_MAX, limit + 1,
         )  # fmt: skip
@@ -161,7 +163,7 @@ class WorkflowReader:
             raise Rejected("group_not_found", f"workflow {workflow_id} has no group {which.group_id}", status=404)
         found = graph.select(await self._letters(row), which.states, group, after)
         if which.begins:
-            named = await fetch_page(
+            named = await fetch_indexed(
                 self._pool, SQL["named"], row["root_id"], which.begins, which.begins + AFTER_ALL, NAMED_NODES_MAX
             )
             some = {one["id"] for one in named}
@@ -182,8 +184,8 @@ class WorkflowReader:
         if node is None or node["root_id"] != row["root_id"]:
             raise Rejected("node_not_found", f"workflow {workflow_id} has no node {node_id}", status=404)
         own = row if node["workflow_id"] == row["id"] else await self._row(node["workflow_id"])
-        before = await fetch_page(self._pool, SQL["predecessors"], node_id, NEIGHBOURS_MAX)
-        behind = await fetch_page(self._pool, SQL["successors"], node_id, NEIGHBOURS_MAX)
+        before = await fetch_indexed(self._pool, SQL["predecessors"], node_id, NEIGHBOURS_MAX)
+        behind = await fetch_indexed(self._pool, SQL["successors"], node_id, NEIGHBOURS_MAX)
         shown = {name: node[name] for name in GraphNode.__struct_fields__}
         return GraphNodeDetail(
             **shown,
@@ -205,7 +207,7 @@ class WorkflowReader:
         live: Sequence[Any] = ()
         blocking: Sequence[Any] = ()
         if row["ended_at"] is None:
-            live = await fetch_page(self._pool, SQL["live"], *bounds, NAMED_MAX)
+            live = await fetch_indexed(self._pool, SQL["live"], *bounds, NAMED_MAX)
             held = graph.select(letters, ("failed", "cancelled"), None, 0)
             ids = [one for one, _ in zip(held, range(FAILED_READ_MAX), strict=False)]
             blocking = await self._pool.fetch(SQL["blocking"], row["root_id"], ids, NAMED_MAX) if ids else []
@@ -240,7 +242,8 @@ class WorkflowReader:
 
     async def _letters(self, row: Any) -> str:
         """Return a letter for the state of each node in a workflow's range, in the order of the graph's ids."""
-        [found] = await fetch_page(self._pool, SQL["states"], row["root_id"], row["id"], row["last_id"])
+        with within(BUILD_S):  # of which the graph may have used up the time of the request
+            [found] = await fetch_indexed(self._pool, SQL["states"], row["root_id"], row["id"], row["last_id"])
         return str(found["states"])
 
     async def _graph_of(self, row: Any) -> Graph:
@@ -249,7 +252,8 @@ class WorkflowReader:
         if (kept := self._graphs.get(workflow_id)) is not None:
             self._graphs.move_to_end(workflow_id)
             return kept
-        graph = await self._build(row)
+        with within(BUILD_S):  # most of it is not one slow statement, which the time of a request is meant for
+            graph = await self._build(row)
         self._graphs[workflow_id] = graph
         while len(self._graphs) > 1 and sum(len(one.ids) for one in self._graphs.values()) > KEPT_NODES_MAX:
             self._graphs.popitem(last=False)
@@ -263,7 +267,9 @@ class WorkflowReader:
         """Return the graph; ``None`` where names count and there are too many."""
         builder, after = GraphBuilder(row["id"], by_name=by_name), row["id"]
         while True:
-            rows = await fetch_page(self._pool, SQL["structure"], row["root_id"], after, row["last_id"], NODES_AT_ONCE)
+            rows = await fetch_indexed(
+                self._pool, SQL["structure"], row["root_id"], after, row["last_id"], NODES_AT_ONCE
+            )
             builder.add(rows)
             if builder.has_too_many_names:
                 return None
