@@ -13,10 +13,9 @@ from opentelemetry.trace import Span
 
 from tickwright.capabilities.jobs.pools import QUEUE
 from tickwright.domain.retries import RetryPolicy
-from tickwright.domain.strict_json import to_json_value
+from tickwright.domain.strict_json import encode_value
 
 ERROR_MESSAGE_MAX = 2000
-_encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 RATE_LIMITED_AHEAD_S = 0.5
 """How far ahead a claim takes starts of a rate-limited type. It takes at least one start."""
 RATE_LIMITED_SLACK_S = 0.25
@@ -261,7 +260,7 @@ class Job:
 
     async def progress(self, value: Any) -> bool:
         """Write ``value`` (JSON) to the job's ``progress``; return whether this session still holds the job."""
-        return await self._reporter.report_progress(self, _encode(value).decode())
+        return await self._reporter.report_progress(self, encode_value(value))
 
     def stop_because(self, reason: str) -> None:
         """Ask the handler to stop; for the worker, not for handlers."""
