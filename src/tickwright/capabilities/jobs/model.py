@@ -259,7 +259,12 @@ class Job:
         return self._stop_event.wait(timeout_s)
 
     async def progress(self, value: Any) -> bool:
-        """Write ``value`` (JSON) to the job's ``progress``; return whether this session still holds the job."""
+        """Write ``value`` (JSON) to the job's ``progress``; return whether this session still holds the job.
+
+        Raises:
+            Unavailable: ``database_unavailable``: it is not written. Retry, or go on without it.
+            ValueError: It has a NaN or an infinity. Permanent.
+        """
         return await self._reporter.report_progress(self, encode_value(value))
 
     def stop_because(self, reason: str) -> None:

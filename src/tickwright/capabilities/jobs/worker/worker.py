@@ -40,6 +40,7 @@ from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
+from tickwright.domain.errors import Unavailable
 from tickwright.domain.retries import within_an_hour
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
@@ -347,8 +348,12 @@ class JobWorker:
         _log.warning("jobs.results_dropped", jobs=count)
 
     async def report_progress(self, job: Job, progress: str) -> bool:
-        """Write a running job's progress."""
-        return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
+        """Write a running job's progress. Raises ``Unavailable`` (``database_unavailable``): retry, or go on."""
+        try:
+            return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
+        except UNAVAILABLE as error:
+            text = f"the progress of job {job.id} is not written: {error}"
+            raise Unavailable("database_unavailable", text) from error
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
