@@ -232,3 +232,15 @@ async def test_apps_of_one_test_share_its_transaction(tickwright_app: OpenApp) -
         await second.schedule("other")
         await assert_scheduled(first, other)
         assert (await first.drain()).counts == {"completed": 1}
+
+
+@pytest.mark.parametrize("text", ["COMMIT", "-- done\n rollback;", "END TRANSACTION", "Abort"])
+async def test_a_statement_that_ends_the_transaction_of_the_test_is_refused(tickwright_app: OpenApp, text: str) -> None:
+    """What it commits would stay for all tests that follow; a rollback to a savepoint is no such statement."""
+    async with tickwright_app(own) as app, app.pool.acquire() as connection, connection.transaction():
+        await connection.execute("SAVEPOINT mine")
+        with pytest.raises(Rejected, match="isolated=False") as refused:
+            await connection.execute(text)
+        assert refused.value.code == "isolated_transaction_ends"
+        await connection.execute("ROLLBACK TO mine")
+        await connection.execute("DO $$ BEGIN NULL; END $$")

@@ -115,6 +115,14 @@ async def test_a_wrong_journey_is_refused(tickwright_app: OpenApp, wrong: dict[s
         assert refused.value.code in {"invalid_travel", "invalid_duration"}
 
 
+async def test_a_drain_to_an_instant_without_a_time_zone_is_refused(tickwright_app: OpenApp) -> None:
+    """It could mean any instant of a day."""
+    async with tickwright_app(own) as app:
+        with pytest.raises(Rejected) as refused:
+            await app.drain(until=datetime(2001, 1, 1))  # noqa: DTZ001
+        assert refused.value.code == "naive_datetime"
+
+
 def test_a_database_without_test_in_its_name_is_no_test_database(database_url: str) -> None:
     """``TICKWRIGHT_TEST_DATABASE_URL`` with the URL of production by mistake."""
     with pytest.raises(Rejected) as refused:

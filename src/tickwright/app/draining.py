@@ -78,6 +78,8 @@ async def drain(
     """Do what ``app.drain`` says, with what the app consists of."""
     if until is not None and clock is None:
         raise Rejected("no_test_clock", NO_CLOCK, field="until")
+    if isinstance(until, datetime) and until.tzinfo is None:
+        raise Rejected("naive_datetime", "until: give an instant with a time zone", field="until")
     producers = [one for plugin in PLUGINS for one in plugin.producers(installation.context)]
     async with _open_drain(installation, lifespan, resources) as jobs:
         end = until if until is None or isinstance(until, datetime) else await jobs.now() + _duration(until)

@@ -5,16 +5,15 @@ caller alone.
 """
 
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
-from tickwright.domain.strict_json import to_json_value
+from tickwright.domain.strict_json import has_non_finite, to_json_value
 
 _encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
@@ -75,7 +74,7 @@ def _checked_json(payload: Any) -> str:
         raw = _encode(payload)
     except (TypeError, ValueError, OverflowError) as error:
         raise Rejected("invalid_payload", f"payload: {error}", field="payload") from error
-    if b"null" in raw and any(not math.isfinite(number) for number in _floats(payload)):
+    if b"null" in raw and has_non_finite(payload):
         raise Rejected("non_finite_number", "payload: NaN and infinities are no JSON numbers", field="payload")
     if b"[" in raw and _has_set(payload):
         raise Rejected("invalid_payload", "payload: a set has no order and JSON no sets; give a list", field="payload")
@@ -103,18 +102,3 @@ def _int64(text: str) -> int:
         message = f"payload: {strict_json.quoted(text)} does not fit into 64 bits; write it as a string"
         raise Rejected("invalid_payload", message, field="payload")
     return number
-
-
-def _floats(value: Any) -> Iterator[float]:
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _floats(item)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            yield from _floats(item)
-    elif not isinstance(value, str | bytes | int | None):
-        plain = msgspec.to_builtins(value, enc_hook=to_json_value)
-        if not isinstance(plain, type(value)):
-            yield from _floats(plain)

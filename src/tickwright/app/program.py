@@ -418,7 +418,7 @@ class Tickwright(Declarations, JobCalls):
             attempts_max: So many attempts end the drain.
 
         Raises:
-            Rejected: ``drain_endless``, ``no_test_clock``, ``resource_missing``. Permanent.
+            Rejected: ``drain_endless``, ``no_test_clock``, ``naive_datetime``, ``resource_missing``. Permanent.
             JobFailed: An attempt timed out. Permanent.
             Unavailable: ``app_not_open``, outside ``async with app``.
             Exception: What a handler or a lifespan raises.

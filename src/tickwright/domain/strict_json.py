@@ -12,7 +12,7 @@ Codes: ``invalid_json`` (with line and column), ``duplicate_key``, ``non_finite_
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -202,6 +202,42 @@ def to_json_value(value: Any) -> Any:
     if is_model(type(value)):
         return value.model_dump(mode="json")
     raise TypeError(f"an object of type {type(value).__name__} has no JSON form")
+
+
+_encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
+
+
+def encode_value(value: Any) -> str:
+    """Return what a handler returns or reports as JSON text.
+
+    Raises:
+        ValueError: It has a NaN or an infinity, which JSON would have as null.
+        Exception: It has no JSON form, or its own code raises.
+    """
+    raw = _encode(value)
+    if b"null" in raw and has_non_finite(value):
+        raise ValueError("NaN and infinities are no JSON numbers")
+    return raw.decode()
+
+
+def has_non_finite(value: Any) -> bool:
+    """Return whether a value that has a JSON form contains a NaN or an infinity."""
+    return any(not math.isfinite(number) for number in _floats(value))
+
+
+def _floats(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _floats(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _floats(item)
+    elif not isinstance(value, str | bytes | int | None):
+        plain = msgspec.to_builtins(value, enc_hook=to_json_value)
+        if not isinstance(plain, type(value)):
+            yield from _floats(plain)
 
 
 def from_json_value(kind: type, value: Any) -> Any:

@@ -21,7 +21,7 @@ from tickwright.capabilities.jobs.worker.chunks import ChunkCall
 from tickwright.capabilities.jobs.worker.steps import Steps
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.errors import Rejected
-from tickwright.domain.strict_json import from_json_value, to_json_value
+from tickwright.domain.strict_json import encode_value, from_json_value
 from tickwright.ports.ids import local_unix_seconds
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-_encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 _CANCELLED = "cancel"
 
 
@@ -175,7 +174,7 @@ def _as_read(result: Any, handler: "Handler") -> Any:
     if result is None or isinstance(result, Completed | Errored | Snoozed):
         return result
     try:
-        text = _encode(result)
+        text = encode_value(result)
     except Exception as error:
         why = f"{handler.name}: the result is not JSON, so the job would fail: {error}"
         raise Rejected("result_invalid", why) from error

@@ -35,6 +35,8 @@ _SETTINGS = {
 TEXT_CHARS_MAX = 200
 _WRITES = re.compile(r"\b(INSERT|UPDATE|DELETE|MERGE|COPY|CREATE|ALTER|DROP|TRUNCATE)\b", re.IGNORECASE)
 _COMMENT = re.compile(r"--[^\n]*\n?")
+_ENDS = re.compile(r"\s*(COMMIT|END|ABORT|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b", re.IGNORECASE)
+"""A statement that ends the transaction of the test."""
 
 
 @asynccontextmanager
@@ -176,6 +178,14 @@ def _overlap(write: _Write) -> Rejected:
     )
 
 
+def _ending(text: str) -> Rejected:
+    return Rejected(
+        "isolated_transaction_ends",
+        f"the statement {text.strip()[:TEXT_CHARS_MAX]!r} would end the transaction of this isolated test, and what it "
+        "commits would stay: use connection.transaction(), or open the app with isolated=False",
+    )
+
+
 class IsolatedConnection(asyncpg.pool.PoolConnectionProxy):  # type: ignore[misc]  # the driver has no types
     """One loan of the connection: statements and transactions as of a connection of its own."""
 
@@ -201,6 +211,8 @@ class IsolatedConnection(asyncpg.pool.PoolConnectionProxy):  # type: ignore[misc
         return _Savepoint(self)
 
     async def _run(self, name: str, *args: Any, **more: Any) -> Any:
+        if isinstance(args[0], str) and _ENDS.match(_COMMENT.sub("", args[0])):
+            raise _ending(args[0])
         call = getattr(self.line.connection, name)
         async with self.line.lock:
             answer = await (call(*args, **more) if self.depth else self.line.alone(call, *args, **more))

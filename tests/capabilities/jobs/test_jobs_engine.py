@@ -16,6 +16,7 @@ from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskTyp
 from tickwright.capabilities.jobs.worker import claimer, frontier
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
+from tickwright.domain.errors import Unavailable
 
 NEVER_S = 1e9
 
@@ -470,6 +471,31 @@ async def test_progress_is_fenced(database_url: str) -> None:
         taken_away.set()
         await eventually_async(lambda: len(answers) == 2)
     assert answers == [True, False]
+
+
+async def test_a_progress_that_is_not_written_is_an_error_with_a_code(database_url: str) -> None:
+    """A handler can catch it, and go on; here another transaction has locked the job's row for longer than a wait."""
+    began, locked, codes = asyncio.Event(), asyncio.Event(), []
+
+    async def handler(job: Job) -> None:
+        began.set()
+        await locked.wait()
+        try:
+            await job.progress({"done": 1})
+        except Unavailable as error:
+            codes.append(error.code)
+
+    async with running_engine(database_url, {"p": handler}) as engine:
+        job_id = await engine.insert("p")
+        await began.wait()
+        other = await asyncpg.connect(database_url)  # without the bounds of the product's connections
+        async with other.transaction():
+            await other.execute("SELECT FROM tickwright.scheduled_tasks WHERE id = $1 FOR UPDATE", job_id)
+            locked.set()
+            await eventually_async(lambda: codes)
+        await other.close()
+        await engine.until(job_id, "completed")
+    assert codes == ["database_unavailable"]
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,11 @@ async def _unwritable_fail(_job: Job) -> None:
     raise Fail("caf\udce9")
 
 
+async def _nan(_job: Job) -> dict[str, list[float]]:
+    """A number that JSON would have as null."""
+    return {"rates": [1.0, float("nan")]}
+
+
 async def _cyclic(_job: Job) -> Any:
     result: list[Any] = []
     result.append(result)
@@ -150,6 +155,7 @@ STRANGE = {
     "unwritable": Strange(_unwritable, ATTEMPTS, "ValueError: a b?"),
     "unwritable_fail": Strange(_unwritable_fail, 1, "caf?"),
     "cyclic": Strange(_cyclic, 1, "result_invalid: the handler's result is not JSON: RecursionError", is_logged=True),
+    "nan": Strange(_nan, 1, "result_invalid: the handler's result is not JSON: ValueError: NaN", is_logged=True),
     "exit_in_a_thread": Strange(_exit_in_a_thread, ATTEMPTS, "SystemExit: 3", is_logged=True),
     "base_in_a_thread": Strange(_base_in_a_thread, ATTEMPTS, "test_misbehaving_handlers._Base: x", is_logged=True),
     "cancelled_in_a_thread": Strange(

@@ -95,9 +95,14 @@ async def test_a_result_that_could_not_be_stored_is_refused(app: Tickwright) -> 
     async def other(job: Job) -> int:
         return "x"  # type: ignore[return-value]
 
-    with pytest.raises(Rejected, match="not JSON") as refused:
-        await perform(odd)
-    assert refused.value.code == "result_invalid"
+    @app.job("nan")
+    async def nan(job: Job) -> list[float]:
+        return [float("nan")]
+
+    for unstorable in (odd, nan):
+        with pytest.raises(Rejected, match="not JSON") as refused:
+            await perform(unstorable)
+        assert refused.value.code == "result_invalid"
     with pytest.raises(Rejected) as refused:
         await perform(other)
     assert refused.value.code == "result_type_differs"

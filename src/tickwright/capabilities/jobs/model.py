@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 from tickwright.capabilities.jobs.unique import Unique
 from tickwright.capabilities.jobs.worker.pools import QUEUE
 from tickwright.domain.retries import RetryPolicy
-from tickwright.domain.strict_json import to_json_value
+from tickwright.domain.strict_json import encode_value
 
 if TYPE_CHECKING:
     from tickwright.capabilities.jobs.worker.steps import Steps
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 ERROR_MESSAGE_MAX = 2000
-_encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 _RESULT_TARGETS = ("python:", "remote:")
 _PLAIN_TARGETS = ("python:", "remote:", "http:", "https:", "ws:", "wss:")
 RATE_LIMITED_AHEAD_S = 0.5
@@ -312,8 +311,13 @@ class Job:
         return self._stop_event.wait(timeout_s)
 
     async def progress(self, value: Any) -> bool:
-        """Write ``value`` (JSON) to the job's ``progress``; return whether this session still holds the job."""
-        return await self._reporter.report_progress(self, _encode(value).decode())
+        """Write ``value`` (JSON) to the job's ``progress``; return whether this session still holds the job.
+
+        Raises:
+            Unavailable: ``database_unavailable``: it is not written. Retry, or go on without it.
+            ValueError: It has a NaN or an infinity. Permanent.
+        """
+        return await self._reporter.report_progress(self, encode_value(value))
 
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...

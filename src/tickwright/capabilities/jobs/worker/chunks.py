@@ -26,7 +26,7 @@ import msgspec
 from tickwright.capabilities.jobs.arguments import PayloadInvalid, hints_of, shortened
 from tickwright.capabilities.jobs.model import AttemptOutcome, Completed, Fail, Job, Retry, Snooze
 from tickwright.domain.errors import Rejected
-from tickwright.domain.strict_json import from_json_value, to_json_value
+from tickwright.domain.strict_json import encode_value, from_json_value
 from tickwright.ports.ids import monotonic
 
 SIZE_MAX = 10_000
@@ -35,7 +35,6 @@ WITHIN_DEFAULT = timedelta(seconds=1)
 
 T = TypeVar("T")
 _VARIABLE = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-_encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 
 
 class ChunkItem(Generic[T]):
@@ -56,7 +55,7 @@ class ChunkItem(Generic[T]):
 
     def complete(self, result: Any = None) -> None:
         """Complete the job, with a result."""
-        self._outcome = Completed(None if result is None else _encode(result).decode())
+        self._outcome = Completed(None if result is None else encode_value(result))
 
     def retry(self, message: str = "retry", *, after: timedelta | None = None) -> None:
         """Fail this attempt of the job; it is retried by the type's policy, ``after`` that time at the earliest."""

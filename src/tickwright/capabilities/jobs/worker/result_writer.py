@@ -25,7 +25,6 @@ from functools import partial
 from typing import Any, Literal
 
 import asyncpg
-import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.arguments import PayloadInvalid
@@ -50,7 +49,7 @@ from tickwright.capabilities.jobs.worker.steps import StepRefused
 from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
-from tickwright.domain.strict_json import to_json_value
+from tickwright.domain.strict_json import encode_value
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.tasks import is_set_within
 from tickwright.observe import traces
@@ -90,7 +89,6 @@ EXPIRED = "expired: it could not start before expires_at"
 ERROR_REFUSED = "result_refused: the database refuses the error's text"
 
 _log = structlog.get_logger("tickwright.jobs")
-_encode = msgspec.json.Encoder(enc_hook=to_json_value).encode
 
 
 def outcome_of_raised(job: Job, error: BaseException) -> AttemptOutcome:
@@ -140,7 +138,7 @@ def outcome_of_result(job: Job, result: Any) -> AttemptOutcome:
             return replace(result, retry_after=_checked(result.retry_after))
         if isinstance(result, (Completed, Errored, Deferred)):
             return result
-        return Completed(_encode(result).decode())
+        return Completed(encode_value(result))
     except BaseException as error:  # noqa: BLE001  as above: to read the result may raise anything
         _log.warning("jobs.result_invalid", job=job.id, task_type=job.type, error=type(error).__name__)
         why = f"result_invalid: the handler's result is not JSON: {error_text(error)}"

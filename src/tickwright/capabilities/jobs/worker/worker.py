@@ -45,6 +45,7 @@ from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain import traceparent
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.envelopes import Purpose
+from tickwright.domain.errors import Unavailable
 from tickwright.domain.retries import within_an_hour
 from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.claim_gate import ClaimGate
@@ -383,10 +384,14 @@ class JobWorker:
         _log.warning("jobs.results_dropped", jobs=count)
 
     async def report_progress(self, job: Job, progress: str) -> bool:
-        """Write a running job's progress."""
+        """Write a running job's progress. Raises ``Unavailable`` (``database_unavailable``): retry, or go on."""
         if job.type_state.task_type.encrypted:
             progress = self.encryption.keys.seal(progress, Purpose.PROGRESS, str(job.id))
-        return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
+        try:
+            return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
+        except UNAVAILABLE as error:
+            text = f"the progress of job {job.id} is not written: {error}"
+            raise Unavailable("database_unavailable", text) from error
 
     def steps_of(self, job: Job) -> Steps:
         """Return the steps of a running attempt."""
