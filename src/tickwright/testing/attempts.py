@@ -95,7 +95,7 @@ class Performance:
 
     async def load(self, job: Job) -> str | None:  # noqa: ARG002  as of a worker
         """Return the kept steps."""
-        return _encode({name: {"result": result} for name, result in self.steps.items()}).decode()
+        return encode_value({name: {"result": result} for name, result in self.steps.items()})
 
     async def keep(self, job: Job, name: str, result: str) -> None:  # noqa: ARG002  as above
         """Keep a result."""
@@ -108,7 +108,7 @@ class Performance:
 
     async def find_in(self, connection: Any, job: Job, name: str) -> tuple[str | None, int, int]:  # noqa: ARG002
         """Return a kept result."""
-        return (_encode(self.steps[name]).decode() if name in self.steps else None), 0, len(self.steps)
+        return (encode_value(self.steps[name]) if name in self.steps else None), 0, len(self.steps)
 
     @staticmethod
     def seal(job: Job, name: str, result: str) -> str:  # noqa: ARG004  nothing is stored

@@ -12,8 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall, BulkMove, JobBulkActions
-from tickwright.capabilities.jobs.admin.groups import GroupView, ReleasedGroup
-from tickwright.capabilities.jobs.admin.queues import Queues, QueueView
+from tickwright.capabilities.jobs.admin.limits_rest import add_group_routes, add_queue_routes
 from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import (
@@ -42,7 +41,6 @@ from tickwright.capabilities.jobs.requests import (
     FilterRequest,
     JobRequest,
     MoveRequest,
-    ReleaseGroupRequest,
     RequeueRequest,
     RescheduleRequest,
     RetryJobsRequest,
@@ -83,7 +81,6 @@ from tickwright.store.bounds import Abandoned, within
 SCOPE = "jobs:schedule"
 READ_S = 10.0
 TypeName = Annotated[str, Path(min_length=1, max_length=50)]
-QueueName = Annotated[str, Path(min_length=1, max_length=50)]
 
 
 def job_routes(service: JobService, waits: JobWaits, gate: Gate, bounds: ScheduleBounds = BOUNDS) -> APIRouter:
@@ -95,8 +92,8 @@ def job_routes(service: JobService, waits: JobWaits, gate: Gate, bounds: Schedul
     _acting(router, service, gate)
     _bulk_actions(router, service.many, gate)
     _task_types(router, service, gate)
-    _queues(router, service.queues, gate)
-    _groups(router, service, gate)
+    add_queue_routes(router, service.queues, gate)
+    add_group_routes(router, service.groups, gate)
     _dead_letters(router, service, gate)
     return router
 
@@ -418,54 +415,6 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
         """Delete a task type; its jobs wait like those of an unknown type."""
         await service.types.delete(name, caller=caller)
         return Response(status_code=204)
-
-
-def _queues(router: APIRouter, queues: Queues, gate: Gate) -> None:
-    viewer = [Depends(gate.allow(Role.VIEWER))]
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
-
-    @router.get("/v1/queues", tags=["queues"], dependencies=viewer, **answers(Page[QueueView]))
-    async def list_queues() -> Response:
-        """List every queue that a task type names or that is paused, by name."""
-        return answer(Page(await queues.list()))
-
-    @router.get("/v1/queues/{name}", tags=["queues"], dependencies=viewer, **answers(QueueView))
-    async def get_queue(name: QueueName) -> Response:
-        """Return one queue."""
-        return answer(await queues.get(name))
-
-    @router.post("/v1/queues/{name}/pause", tags=["queues"], **answers(QueueView))
-    async def pause_queue(name: QueueName, caller: operator) -> Response:
-        """Pause a queue: the jobs of its types wait, and running ones go on."""
-        return answer(await queues.switch(name, "pause", caller=caller))
-
-    @router.post("/v1/queues/{name}/enable", tags=["queues"], **answers(QueueView))
-    async def enable_queue(name: QueueName, caller: operator) -> Response:
-        """Run the jobs of a queue again."""
-        return answer(await queues.switch(name, "enable", caller=caller))
-
-
-def _groups(router: APIRouter, service: JobService, gate: Gate) -> None:
-    viewer = [Depends(gate.allow(Role.VIEWER))]
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
-
-    @router.get("/v1/task-types/{name}/groups", tags=["task types"], dependencies=viewer, **answers(Page[GroupView]))
-    async def list_groups(
-        name: TypeName, *, stopped: bool = False, cursor: Cursor = None, limit: Limit = 50
-    ) -> Response:
-        """List the groups of its jobs by name, all or those that have `stopped` behind a failed job."""
-        return answer(await service.groups.list(name, stopped=stopped, cursor=cursor, limit=limit))
-
-    @router.post(
-        "/v1/task-types/{name}/release-group",
-        tags=["task types"],
-        **answers(ReleasedGroup),
-        **accepts(ReleaseGroupRequest),
-    )
-    async def release_group(request: Request, name: TypeName, caller: operator) -> Response:
-        """Let a group go on that has stopped behind a failed job, which stays a dead letter."""
-        body = await gate.read(request, ReleaseGroupRequest)
-        return answer(await service.groups.release(name, body.group, caller=caller))
 
 
 def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:

@@ -13,7 +13,7 @@ from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 WAITING_SHOWN_MAX = 1000
-_SQL = load("tickwright.capabilities.jobs.sql", "group_admin.sql")
+_SQL = load("tickwright.capabilities.jobs.admin.sql", "group_admin.sql")
 
 
 class GroupView(msgspec.Struct, kw_only=True):

@@ -33,7 +33,7 @@ from tickwright.store.queries import load
 WINDOW = 1000
 """Jobs that one call reads."""
 Part = Literal["jobs", "dead_letters", "outbox", "dead_messages"]
-_SQL = load("tickwright.capabilities.jobs.sql", "payload_keys.sql")
+_SQL = load("tickwright.capabilities.jobs.admin.sql", "payload_keys.sql")
 _LONG = load("tickwright.capabilities.jobs.sql", "claims.sql")["allow_long_statement"]
 _TABLES = {"jobs": "live", "dead_letters": "dead", "outbox": "outbox", "dead_messages": "outbox_dead"}
 _NEXT: Mapping[Part, Part] = {"jobs": "dead_letters", "dead_letters": "outbox", "outbox": "dead_messages"}

@@ -24,13 +24,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.model import ClaimedRow, ClaimPlan, Deferred, Errored, TaskType, plan_claim
+from tickwright.capabilities.jobs.remote.found import AskedClaim, FoundJobs
 from tickwright.capabilities.jobs.remote.messages import (
     RemoteAttempt,
     RemoteClaim,
@@ -78,40 +79,6 @@ _AT_ONCE = timedelta()
 _Claim = Callable[[ClaimRequest, Connection], Awaitable[ClaimedJobs]]
 _WORKERS = load("tickwright.engine.sql", "workers.sql")
 _log = structlog.get_logger("tickwright.remote")
-
-
-@dataclass(frozen=True, slots=True)
-class AskedClaim:
-    """A claim: of which session, under which number, of which types and calls, and how many of them at most."""
-
-    session: RemoteSession
-    number: int
-    names: tuple[str, ...]
-    max: int
-    calls: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(slots=True)
-class FoundJobs:
-    """The result of a claim: jobs and calls, the length of the jobs' payloads, and when there may be another job."""
-
-    jobs: list[RemoteJob] = field(default_factory=list)
-    calls: list[RemoteWork] = field(default_factory=list)
-    size: int = 0
-    next_in_s: float | None = None
-
-    @property
-    def count(self) -> int:
-        """How many jobs and calls."""
-        return len(self.jobs) + len(self.calls)
-
-    def answer(self) -> RemoteJobs:
-        """Return the answer to the worker."""
-        return RemoteJobs(self.jobs, drain=False, calls=self.calls)
-
-    def note_next(self, seconds: float) -> None:
-        """Note that there may be a job in ``seconds``."""
-        self.next_in_s = seconds if self.next_in_s is None else min(self.next_in_s, seconds)
 
 
 @dataclass(eq=False, slots=True)

@@ -27,7 +27,6 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -36,6 +35,15 @@ from typing import Any
 import structlog
 
 from tickwright.capabilities.jobs.model import Begin, Errored, Job, allot
+from tickwright.capabilities.jobs.worker.attempt_calls import (
+    SLOT_WAIT_S,
+    TIMER_S,
+    Raised,
+    are_equal,
+    call_here,
+    facts_of,
+    keep_distance,
+)
 from tickwright.capabilities.jobs.worker.queue_slots import QueueSlots, SlotPools
 from tickwright.capabilities.jobs.worker.result_writer import OutcomeRecorder, outcome_of_raised, outcome_of_result
 from tickwright.capabilities.jobs.worker.type_state import TypeState
@@ -47,9 +55,7 @@ from tickwright.ports.ids import monotonic
 YIELD_AFTER_S = 0.001
 """How long all slots together work before the event loop turns: answers of the database wait no longer."""
 CHECK_EVERY_S = 0.05
-TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
-SLOT_WAIT_S = 1.0
 
 _REPORTED = object()
 _log = structlog.get_logger("tickwright.jobs")
@@ -286,7 +292,7 @@ class Runner:
         me: Any = asyncio.current_task()
         now = monotonic()
         # Compare the context, so that what a handler sets ends with its attempt.
-        while self._generation is generation and _are_equal(copy_context(), context):
+        while self._generation is generation and are_equal(copy_context(), context):
             if not ready:
                 await self._until_ready()
                 now = monotonic()
@@ -436,7 +442,7 @@ class Runner:
 
     async def _traced(self, job: Job) -> None:
         """Run an attempt as a part of the trace that its job was scheduled in."""
-        with traces.attempting(job.type, job.traceparent, _facts_of(job)) as job.span:
+        with traces.attempting(job.type, job.traceparent, facts_of(job)) as job.span:
             await self._attempt(job)
 
     async def _attempt(self, job: Job) -> None:
@@ -464,7 +470,7 @@ class Runner:
                 self._end_returned(job, result)
 
     def _end_returned(self, job: Job, result: Any) -> None:
-        if isinstance(result, _Raised):
+        if isinstance(result, Raised):
             self._outcomes.record_ended(job, outcome_of_raised(job, result.error))
         elif job.stop_reason is not None and job.stop_reason != "shutdown":
             self._end_stopped(job, job.stop_reason)
@@ -488,28 +494,11 @@ class Runner:
             case Begin.LOCKED:  # another session has locked its row: a slot does not wait for it
                 self._outcomes.record_unstarted(job, "locked")
                 return False
-        if not await self._keep_distance(job.type_state):
+        if not await keep_distance(job.type_state):
             self._outcomes.record_unstarted(job, "waits")
             return False
         job.deadline_s, job.started_s = deadline_s, monotonic()
         return not self._end_if_expired(job, self._clock.now(job.started_s))
-
-    @staticmethod
-    async def _keep_distance(state: TypeState) -> bool:
-        """Wait for a start of a rate-limited type; an attempt that misses its start takes the next one.
-
-        Returns:
-            ``False`` where the wait would be long, and once the type waits for an operator.
-        """
-        start_s = 0.0
-        while (
-            not state.task_type.waits and (start_s := state.reserve_start(now := monotonic(), start_s)) > now + TIMER_S
-        ):
-            if start_s - now > SLOT_WAIT_S:
-                state.free_from_s = min(state.free_from_s, start_s)  # another attempt may have this start
-                return False
-            await asyncio.sleep(start_s - now)
-        return not state.task_type.waits
 
     def _end_stopped(self, job: Job, reason: str) -> None:
         if reason == "timeout":
@@ -528,7 +517,7 @@ class Runner:
             result = await (state.call(job) if state.is_async else self._in_thread(job, state))
             if result is _REPORTED:  # a thread that could not be stopped has ended
                 raise asyncio.CancelledError
-            if isinstance(result, _Raised):
+            if isinstance(result, Raised):
                 raise result.error
             return result
 
@@ -541,7 +530,7 @@ class Runner:
         return result if result is _REPORTED else returned
 
     async def _in_thread(self, job: Job, state: TypeState) -> Any:
-        call = self._executor.submit(copy_context().run, _call, job, state)
+        call = self._executor.submit(copy_context().run, call_here, job, state)
         back = asyncio.wrap_future(call)
         try:
             return await self._answer_of(job, back)
@@ -601,30 +590,3 @@ class Runner:
         while state in self._blocked and now - self._blocked[state][0].started_s > SLOT_WAIT_S:
             self._outcomes.record_unstarted(self._leave_wait(state), "no_slot")
         self._wake_one()
-
-
-def _facts_of(job: Job) -> dict[str, str | int]:
-    return {"messaging.message.id": f"job_{job.id}", "tickwright.attempt": job.attempt, "tickwright.fence": job.fence}
-
-
-def _are_equal(here: Context, other: Context) -> bool:
-    try:
-        return here == other
-    except BaseException:  # noqa: BLE001  the comparison of two values of a user's
-        _log.debug("jobs.context_incomparable")
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """What a synchronous handler raised; a value, because a future cannot hold a StopIteration."""
-
-    error: BaseException
-
-
-def _call(job: Job, state: TypeState) -> Any:
-    """Call a synchronous handler in its thread."""
-    try:
-        return state.call(job)
-    except BaseException as error:  # noqa: BLE001  all that a handler raises is this attempt's result
-        return _Raised(error)
