@@ -202,18 +202,14 @@ class JobTypeOptions(TypedDict, total=False):
         needs: What a worker must have to run it, such as ``["gpu"]``, up to 10 names.
         group_limit: Jobs of one group that run at once in all workers together, 1 to 1,000; no limit by default.
         group_rate: Starts of jobs of one group, such as ``"10/m"``.
-        group_order: The jobs of a group run one after another, in the order of their ids. Behind one that failed for
-            good, the group stops (``"stop"``) or goes on (``"skip"``); with ``"continue"``, it does not even wait for
-            the retries of a failed attempt.
+        group_order: The jobs of a group run one after another, by id. Behind a failed one the group stops (``"stop"``),
+            goes on (``"skip"``), or does not wait for its retries (``"continue"``).
         unique: What makes its jobs unique: a :class:`~tickwright.Unique`, or a mapping of its fields.
-        encrypted: Store payloads, results and progress encrypted, see docs/encryption.md. It cannot be undone.
+        encrypted: Store payloads, results and progress encrypted; cannot be undone. See docs/encryption.md.
         deliver: ``"cipher"`` to get the envelope instead of the plain payload.
         cron: Also makes it periodic, by a schedule of the same name; with the next five, see
             :meth:`Declarations.periodic`.
-        every: The same, in steps.
-        timezone: Of ``cron`` and ``every``.
-        overlap: Of two occurrences.
-        misfire: Of occurrences that are found too late.
+        every: The same, in steps; with ``timezone``, ``overlap`` and ``misfire`` as there.
         spread: A window in which its jobs have a fixed place.
     """
 

@@ -28,8 +28,10 @@ _LEAST = SALT_BYTES + NONCE_BYTES + TAG_BYTES
 
 
 class Purpose(StrEnum):
-    """What a text is. The subject: of a payload its task type, of a message its destination, of a step the job's id, a slash and its
-    name, else the job's id.
+    """What a text is.
+
+    The subject: of a payload its task type, of a message its destination, of a step the job's id, a slash and the name
+    of the step; else the job's id.
     """
 
     PAYLOAD = "payload"

@@ -166,7 +166,8 @@ class ClaimedRow(msgspec.Struct, frozen=True, gc=False):
         execute_s: When its user wanted it to run; ``None`` where that is ``due_s``.
         due_s: When this attempt is due.
         expires_s: From this instant on it must not start.
-        details: Its tags, metadata, group and workflow, and whether it is awaited, as JSON; ``None`` where it has none of them.
+        details: Its tags, metadata, group and workflow, and whether it is awaited, as JSON; ``None`` where it has none
+            of them.
     """
 
     id: int

@@ -15,6 +15,26 @@ app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_
 COLUMNS = ("name", "queue", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
 GROUP_COLUMNS = ("group", "waiting", "running", "next_at", "free_at", "stopped_by")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
+Queue = Annotated[str | None, typer.Option(help="The queue of its jobs; default by default.")]
+Needs = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help='What its workers must have, such as gpu. Repeatable; "" for nothing.'),
+]
+GroupLimit = Annotated[
+    int | None, typer.Option(help="Most attempts of one group at a time, in all workers; no limit by default.")
+]
+GroupRate = Annotated[str | None, typer.Option(help='Most starts of one group, such as "10/m"; no limit by default.')]
+GroupOrder = Annotated[
+    str | None, typer.Option(help="Jobs of a group run one after another; a failed one: stop, skip or continue.")
+]
+UniqueRule = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help='What makes its jobs unique: {"by": ["customer_id"], "period": "15m"}.'),
+]
+Encrypted = Annotated[
+    bool | None, typer.Option("--encrypted", help="Store payloads and results encrypted. It cannot be undone.")
+]
+Deliver = Annotated[str | None, typer.Option(help="What the target of an encrypted type gets: plain or cipher.")]
 path = partial(api_path, "task-types", "NAME")
 SETTABLE = (
     "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
@@ -59,31 +79,15 @@ def put(
         bool | None,
         typer.Option("--keep-history/--forget", help="Whether completed jobs are kept; they are by default."),
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="The queue of its jobs; default by default.")] = None,
-    needs: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help='What its workers must have, such as gpu. Repeatable; "" for nothing.'),
-    ] = None,
-    group_limit: Annotated[
-        int | None, typer.Option(help="Most attempts of one group at a time, in all workers; no limit by default.")
-    ] = None,
-    group_rate: Annotated[
-        str | None, typer.Option(help='Most starts of one group, such as "10/m"; no limit by default.')
-    ] = None,
-    group_order: Annotated[
-        str | None, typer.Option(help="Jobs of a group run one after another; a failed one: stop, skip or continue.")
-    ] = None,
-    unique: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help='What makes its jobs unique: {"by": ["customer_id"], "period": "15m"}.'),
-    ] = None,
+    queue: Queue = None,
+    needs: Needs = None,
+    group_limit: GroupLimit = None,
+    group_rate: GroupRate = None,
+    group_order: GroupOrder = None,
+    unique: UniqueRule = None,
     not_unique: Annotated[bool, typer.Option("--not-unique", help="Its jobs are not unique any more.")] = False,
-    encrypted: Annotated[
-        bool | None, typer.Option("--encrypted", help="Store payloads and results encrypted. It cannot be undone.")
-    ] = None,
-    deliver: Annotated[
-        str | None, typer.Option(help="What the target of an encrypted type gets: plain or cipher.")
-    ] = None,
+    encrypted: Encrypted = None,
+    deliver: Deliver = None,
     as_json: Json = False,
 ) -> None:
     """Create a task type, or change the given fields of an existing one."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
 from tickwright.capabilities.jobs.admin.groups import GroupView, JobGroups, ReleasedGroup

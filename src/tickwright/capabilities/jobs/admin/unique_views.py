@@ -46,6 +46,7 @@ def unique_view(job_id: int, known: str | None) -> UniqueView | None:
 
 
 def unique_reasons(job_id: int, unique: UniqueView | None) -> Iterator[Reason]:
+    """Explain what equal requests did to a unique job."""
     if unique is None:
         return
     if unique.replaced:

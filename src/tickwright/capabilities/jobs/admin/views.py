@@ -419,8 +419,7 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
         else:
             yield Reason("not_due", f"not due yet: in {wait}")
     yield from _type_reasons(facts)
-    if facts["encrypted"]:
-        yield from _key_reasons(facts)
+    yield from _key_reasons(facts)
     if facts["expires_at"] is not None and facts["expires_at"] <= max(now, due_at):
         yield Reason("expires", "it expires before it can start; it will end as cancelled")
     if (facts["target"] or "").startswith("remote:"):
@@ -439,6 +438,8 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _key_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    if not facts["encrypted"]:
+        return
     kind = TaskType(facts["task_type"], facts["target"], encrypted=True, deliver=facts["deliver"])
     key, error = facts["payload_key"], facts["error_message"] or ""
     if kind.target.startswith("remote:"):

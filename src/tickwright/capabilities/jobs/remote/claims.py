@@ -314,24 +314,28 @@ class RemoteClaimer(LoopService):
             try:
                 with within(CALL_S):
                     calls_first = self._calls_first = not self._calls_first
-                    if asked.calls and calls_first:
+                    if calls_first:
                         await self._claim_calls(asked, found)
                     if plain and found.count < asked.max:
                         await self._claim_plain(asked, plain, found)
-                    for kind in self._rotated(limited):
-                        if found.count < asked.max:
-                            await self._claim_limited(asked, kind, found)
-                    if asked.calls and not calls_first and found.count < asked.max:
+                    await self._claim_each(asked, limited, found, grouped=False)
+                    if not calls_first:
                         await self._claim_calls(asked, found)
-                    for kind in self._rotated(grouped):
-                        if found.count < asked.max:
-                            await self._claim_limited(asked, kind, found, self._groups_of(kind))
+                    await self._claim_each(asked, grouped, found, grouped=True)
             finally:
                 self._in_progress -= 1
         return found
 
+    async def _claim_each(self, asked: AskedClaim, kinds: list[TaskType], found: FoundJobs, *, grouped: bool) -> None:
+        """Claim of one type after the other, another one first each time: its jobs with a limit, or with a group."""
+        for kind in self._rotated(kinds):
+            if found.count < asked.max:
+                await self._claim_limited(asked, kind, found, self._groups_of(kind) if grouped else None)
+
     async def _claim_calls(self, asked: AskedClaim, found: FoundJobs) -> None:
         """Claim polls, tasks and chunks that consumers have handed over."""
+        if not asked.calls or found.count >= asked.max:
+            return
         room, session = asked.max - found.count, asked.session
         claimed = await self.calls.claim(session.id, asked.number, session.pool, asked.calls, room)
         for one in claimed:

@@ -57,7 +57,8 @@ class TypeState:
     """
 
     __slots__ = (
-        "around", "call", "counts", "ended", "free_from_s", "grace_s", "granted", "groups_again_s", "held", "is_async", "is_plain",
+        "around", "call", "counts", "ended", "free_from_s", "grace_s", "granted", "groups_again_s", "held", "is_async",
+        "is_plain",
         "late_counts", "late_sum_s", "limited_claims", "queue", "rate_limited_more", "rate_limited_until_s", "running",
         "stuck", "task_type", "threads", "timeout_s",
     )  # fmt: skip

@@ -327,15 +327,18 @@ class JobWorker:
             else:
                 jobs.append(job)
         if claimed.details_chars:
-            for job in jobs:
-                if job.was_awaited():
-                    self.outcomes.expect_soon(job)
+            self._expect_soon(jobs)
         if isinstance(claimed, ClaimedGroups):
             jobs = self.runner.places.enter(jobs, claimed.places, claimed.unfinished, claimed.depth)
         self.runner.put(jobs)
         for state in filter(None, map(self._types.get, claimed.counts)):
             if _is_slower(state.task_type.rate_per_s, claimed.rate_per_s):  # it was lowered during the claim
                 self._release_unstarted(state)
+
+    def _expect_soon(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if job.was_awaited():
+                self.outcomes.expect_soon(job)
 
     async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[Begin]:
         """Write that last attempts begin. While the database is unavailable, try again as long as the session lives."""

@@ -170,8 +170,10 @@ def sealed(definition: WorkflowDefinition, encrypted: AbstractSet[str], keys: Pa
             raise Rejected("workflow_encrypted", text, field="arguments")
         if job.task_type in encrypted:
             payload = "{}" if job.payload is UNSET else bytes(job.payload).decode()
-            job = msgspec.structs.replace(job, payload=msgspec.Raw(seal_payload(job.task_type, payload, keys).encode()))
-        jobs.append(job)
+            envelope = msgspec.Raw(seal_payload(job.task_type, payload, keys).encode())
+            jobs.append(msgspec.structs.replace(job, payload=envelope))
+        else:
+            jobs.append(job)
     return msgspec.structs.replace(definition, jobs=jobs)
 
 

@@ -120,7 +120,7 @@ class Workflows:
         return Page(items, more)
 
     async def results_page(self, job_id: int, *, after: int = 0, limit: int = LIMIT_DEFAULT) -> list[NodeResult]:
-        """Return results of the jobs that a job waited for, by their ids, behind the id ``after``; sealed ones as such."""
+        """Return results of the jobs that a job waited for, by their ids, behind ``after``; sealed ones as such."""
         return await self._results(job_id, after, limit, NO_KEYS)
 
     async def _results(self, job_id: int, after: int, limit: int, keys: PayloadKeys) -> list[NodeResult]:
