@@ -5072,7 +5072,7 @@ export interface components {
          * @description One snapshot; ``at`` is the database's clock.
          *
          *     ``stale_since`` is set while the database does not answer, and ``stale_why`` is the reason: the rest is then the
-         *     last snapshot. ``changes`` has a number per list (``accounts alerts dead_letters executions fanout jobs leases outbox partners reports workers``), which changes when the list has changed: fetch a
+         *     last snapshot. ``changes`` has a number per list (``accounts alerts dead_letters executions fanout jobs leases outbox partners reports workers workflows``), which changes when the list has changed: fetch a
          *     list again when its number differs from the one you have. ``series`` is only in ``GET /v1/overview``; in the stream
          *     it is ``None``. The fields of a part of a plugin that has failed since the start are ``None``; the log says why.
          */
@@ -5085,6 +5085,7 @@ export interface components {
                 [key: string]: number;
             };
             jobs: components["schemas"]["JobsNow"];
+            workflows: components["schemas"]["WorkflowsNow"];
             outbox: components["schemas"]["OutboxNow"];
             alerts: components["schemas"]["AlertsNow"];
             workers: components["schemas"]["WorkersNow"];
@@ -7271,6 +7272,24 @@ export interface components {
             ended_at: string | null;
             cancelled_at: string | null;
             reason: string | null;
+        };
+        /**
+         * WorkflowsNow
+         * @description Workflows that run, and those that ended within the last hour by state; each is counted up to 10,000.
+         *
+         *         ``waiting_jobs`` wait for other jobs of their workflow.
+         */
+        WorkflowsNow: {
+            /** @default 0 */
+            running: number;
+            /** @default 0 */
+            waiting_jobs: number;
+            /** @default 0 */
+            completed: number;
+            /** @default 0 */
+            failed: number;
+            /** @default 0 */
+            cancelled: number;
         };
     };
     responses: never;
