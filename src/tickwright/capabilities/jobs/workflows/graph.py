@@ -39,7 +39,7 @@ _DEFAULT_END = re.compile(r"(-[0-9]+)?")
 
 
 @dataclass(slots=True)
-class Group:
+class NodeGroup:
     """Nodes of one kind that wait for the same.
 
     Attributes:
@@ -71,7 +71,7 @@ class Graph:
         edges_cut: Whether there are more edges than ``EDGES_MAX``.
     """
 
-    groups: list[Group]
+    groups: list[NodeGroup]
     edges: list[tuple[int, int]]
     ids: "array[int]"
     group_of: "array[int]"
@@ -130,7 +130,7 @@ class GraphBuilder:
     def __init__(self, workflow_id: int, *, by_name: bool = True) -> None:
         self._root, self._by_name = workflow_id, by_name
         self._inner = {workflow_id: _Inner(0, "", (), NO_GROUP)}
-        self._groups: list[Group] = []
+        self._groups: list[NodeGroup] = []
         self._waits: list[frozenset[int]] = []
         self._keys: dict[_Key, int] = {}
         self._group_by_id: dict[int, int] = {}
@@ -207,7 +207,9 @@ class GraphBuilder:
             kind, name, within, is_workflow, waits = key
             level = 1 + max((self._groups[one].levels[0] for one in waits), default=-1)
             found = self._keys[key] = len(self._groups)
-            self._groups.append(Group(kind, name, tuple(filter(None, within)), is_workflow, (level, level), node_id))
+            self._groups.append(
+                NodeGroup(kind, name, tuple(filter(None, within)), is_workflow, (level, level), node_id)
+            )
             self._waits.append(waits)
         self._groups[found].nodes += 1
         return found
@@ -226,13 +228,13 @@ def _coarse(graph: Graph) -> Graph:
         else:
             width, by_kind = 1, False
     place: dict[tuple[int, str, bool], int] = {}
-    merged: list[Group] = []
+    merged: list[NodeGroup] = []
     now = array("i")
     for group in graph.groups:
         key = _range(group, width, by_kind=by_kind)
         if key not in place:
             place[key] = len(merged)
-            merged.append(Group(key[1], "", (), key[2], group.levels, group.first_id))
+            merged.append(NodeGroup(key[1], "", (), key[2], group.levels, group.first_id))
         into = merged[place[key]]
         into.nodes += group.nodes
         into.levels = min(into.levels[0], group.levels[0]), max(into.levels[1], group.levels[1])
@@ -244,7 +246,7 @@ def _coarse(graph: Graph) -> Graph:
     return Graph(merged, sorted(edges), graph.ids, group_of, is_coarse=True)
 
 
-def _range(group: Group, width: int, *, by_kind: bool) -> tuple[int, str, bool]:
+def _range(group: NodeGroup, width: int, *, by_kind: bool) -> tuple[int, str, bool]:
     kind = (group.kind, group.is_workflow) if by_kind else ("", False)
     return group.levels[0] // width, *kind
 

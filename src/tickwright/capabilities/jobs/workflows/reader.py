@@ -4,6 +4,7 @@ What a workflow consists of does not change once it is added, so its graph is bu
 a letter for the state of each node. Building reads pages of nodes, between which other requests have their turns.
 """
 
+import asyncio
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -274,7 +275,7 @@ class WorkflowReader:
             if builder.has_too_many_names:
                 return None
             if len(rows) < NODES_AT_ONCE:
-                return builder.graph()
+                return await asyncio.to_thread(builder.graph)
             after = rows[-1]["id"]
 
 

@@ -8,15 +8,15 @@ import asyncpg
 from tickwright.capabilities.jobs.enqueue import HELD_FOR
 from tickwright.capabilities.jobs.type_catalog import TypeCatalog
 from tickwright.capabilities.jobs.workflows.definition import WorkflowDefinition, definition_json, refusal, sealed
-from tickwright.capabilities.jobs.workflows.views import NodeResult, NodeView, WorkflowAction, WorkflowView
+from tickwright.capabilities.jobs.workflows.views import NodeResult, WorkflowAction, WorkflowView
 from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import decode_stored
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.ports.caller import Caller
-from tickwright.ports.views import Page, view
+from tickwright.ports.views import view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, checked_limit, fetch_page
+from tickwright.store.paging import LIMIT_DEFAULT, checked_limit
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -40,7 +40,6 @@ class Workflows:
 
     def __init__(self, pool: Pool, types: TypeCatalog, keys: Callable[[], PayloadKeys] = lambda: NO_KEYS) -> None:
         self._pool, self._types, self._keys = pool, types, keys
-        self._cursors = Cursors(pool)
 
     async def add(self, definition: WorkflowDefinition, *, connection: Any = None) -> int:
         """Add a workflow and return its id; that of the existing one where its key is known.
@@ -83,41 +82,6 @@ class Workflows:
     async def get(self, workflow_id: int) -> WorkflowView:
         """Return a workflow."""
         return await self._get(self._pool, workflow_id)
-
-    async def page(
-        self,
-        *,
-        state: str | None = None,
-        name: str | None = None,
-        cursor: str | None = None,
-        limit: int = LIMIT_DEFAULT,
-    ) -> Page[WorkflowView]:
-        """Return one page of outermost workflows, newest first.
-
-        Raises:
-            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
-        """
-        limit, listing = checked_limit(limit), ("workflows", state, name)
-        before = NEWEST if cursor is None else await self._cursors.read(cursor, int, *listing)
-        rows = await fetch_page(self._pool, SQL["list"], before, state, name, limit + 1)
-        items = [view(WorkflowView, row) for row in rows[:limit]]
-        more = await self._cursors.make(items[-1].id, *listing) if len(rows) > limit else None
-        return Page(items, more)
-
-    async def nodes(self, workflow_id: int, *, cursor: str | None = None, limit: int = LIMIT_DEFAULT) -> Page[NodeView]:
-        """Return one page of the nodes of a workflow and of those inside of it, in the order of its definition.
-
-        Raises:
-            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
-        """
-        limit, listing = checked_limit(limit), ("workflow-nodes", workflow_id)
-        after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
-        rows = await fetch_page(self._pool, SQL["nodes"], workflow_id, after, limit + 1)
-        if not rows:
-            await self.get(workflow_id)
-        items = [view(NodeView, row) for row in rows[:limit]]
-        more = await self._cursors.make(items[-1].id, *listing) if len(rows) > limit else None
-        return Page(items, more)
 
     async def results_page(self, job_id: int, *, after: int = 0, limit: int = LIMIT_DEFAULT) -> list[NodeResult]:
         """Return results of the jobs that a job waited for, by their ids, behind ``after``; sealed ones as such."""

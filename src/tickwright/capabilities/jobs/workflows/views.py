@@ -39,29 +39,6 @@ class WorkflowView(msgspec.Struct, kw_only=True):
     reason: str | None
 
 
-class NodeView(msgspec.Struct, kw_only=True):
-    """A node of a workflow: a job, or a workflow in it, which has its id.
-
-    Attributes:
-        status: ``waiting``, ``pending``, ``processing``, ``completed``, ``failed``, ``cancelled`` or ``skipped``; of a
-            workflow ``running`` until it ends.
-        waits_for: For how many nodes it still waits.
-        after: The first of the nodes that it waits for, by id; at most 100.
-        after_count: How many there are in total.
-    """
-
-    id: int
-    workflow_id: int
-    name: str
-    is_workflow: bool
-    task_type: str | None
-    status: str
-    on_failed: str
-    waits_for: int
-    after: list[int]
-    after_count: int
-
-
 class NodeResult(msgspec.Struct, UserData, kw_only=True):
     """What a predecessor of a job returned.
 

@@ -26,30 +26,6 @@ SELECT w.id, w.root_id, w.parent_id, w.name, w.key, w.state, w.nodes, w.open, w.
        w.reason, clock_timestamp() AS now
   FROM tickwright.workflows w WHERE w.id = $1::bigint;
 
--- name: list
--- A page of outermost workflows, newest first, with the state $2 and the name $3 where these are given. Index: workflows_outermost.
-SELECT w.id, w.root_id, w.parent_id, w.name, w.key, w.state, w.nodes, w.open, w.failed, w.cancelled, w.created_at, w.deadline_at, w.ended_at, w.cancelled_at, w.reason
-  FROM tickwright.workflows w
- WHERE w.id < $1 AND w.parent_id IS NULL AND ($2::text IS NULL OR w.state = $2) AND ($3::text IS NULL OR w.name = $3)
- ORDER BY w.id DESC LIMIT $4;
-
--- name: nodes
--- A page of the nodes of the workflow $1 and of those inside of it, in the order of its definition, behind the id $2. Indexes: workflow_nodes_pkey, the primary
--- keys of live and waiting jobs, workflow_edges_successor.
-SELECT n.id, n.workflow_id, n.name, n.is_workflow, n.on_failed,
-       (SELECT t.task_type FROM tickwright.scheduled_tasks t WHERE t.id = n.id LIMIT 1) AS task_type,
-       coalesce(n.status, CASE WHEN n.is_workflow THEN 'running' END,
-                (SELECT t.status FROM ONLY tickwright.scheduled_tasks t WHERE t.id = n.id), 'waiting') AS status,
-       CASE WHEN n.status IS NULL AND EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks_waiting t WHERE t.id = n.id) THEN n.waits_for ELSE 0 END AS waits_for,
-       ARRAY (SELECT e.predecessor FROM tickwright.workflow_edges e WHERE e.successor = n.id ORDER BY e.predecessor LIMIT 100) AS after,
-       (SELECT count(*) FROM tickwright.workflow_edges e WHERE e.successor = n.id) AS after_count
-  FROM tickwright.workflows w
- CROSS JOIN LATERAL (SELECT o.* FROM tickwright.workflow_nodes o
-                      WHERE o.id > greatest(w.root_id, $2::bigint) AND o.id <= (SELECT r.last_id FROM tickwright.workflows r WHERE r.id = w.root_id)
-                        AND o.root_id = w.root_id AND (w.id = w.root_id OR o.workflow_id = ANY (ARRAY (SELECT tickwright.inside_of(w.id))))
-                      ORDER BY o.id LIMIT $3) AS n
- WHERE w.id = $1 ORDER BY n.id;
-
 -- name: results
 -- Results of the predecessors of a job behind the id $2, by id. Index: workflow_edges_successor.
 SELECT n.id, n.name, n.status, tickwright.result_of_node(n.id) AS result
@@ -60,13 +36,6 @@ SELECT n.id, n.name, n.status, tickwright.result_of_node(n.id) AS result
 -- name: of_job
 -- The workflow and the name of a job of a workflow. Index: workflow_nodes_pkey.
 SELECT n.workflow_id, n.root_id, n.name FROM tickwright.workflow_nodes n WHERE n.id = $1::bigint AND NOT n.is_workflow;
-
--- name: waits_for
--- The first $2 nodes that a job waits for and that have not completed, by id, and how they are. Index: workflow_edges_successor.
-SELECT n.id, n.name, n.is_workflow,
-       coalesce(n.status, CASE WHEN n.is_workflow THEN 'running' END, (SELECT t.status FROM ONLY tickwright.scheduled_tasks t WHERE t.id = n.id), 'waiting') AS status
-  FROM tickwright.workflow_edges e CROSS JOIN LATERAL (SELECT o.* FROM tickwright.workflow_nodes o WHERE o.id = e.predecessor LIMIT 1) AS n
- WHERE e.successor = $1::bigint AND n.status IS DISTINCT FROM 'completed' ORDER BY n.id LIMIT $2;
 
 -- name: cancel
 -- Cancel a workflow, or with $2 a job of it and all that come after it; returns how many jobs. Index: workflow_nodes_pkey.

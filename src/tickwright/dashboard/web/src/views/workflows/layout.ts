@@ -3,7 +3,7 @@
  *
  * The server gives each group its level, the longest way to it; each level that occurs is a column. A line over several
  * columns gets a bend in each, which keeps a place free for it between the boxes. Then the columns are sorted a few
- * times by the mean place of their neighbours, to the left and to the right alternately, and each box is moved towards its
+ * times by the mean place of their neighbours, alternately to the left and to the right, and each box is moved towards its
  * neighbours as far as the order allows.
  */
 export interface Box {
