@@ -636,6 +636,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/task-types/{name}/groups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Groups
+         * @description List the groups of its jobs by name, all or those that have `stopped` behind a failed job.
+         */
+        get: operations["list_groups_v1_task_types__name__groups_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types/{name}/release-group": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Release Group
+         * @description Let a group go on that has stopped behind a failed job, which stays a dead letter.
+         */
+        post: operations["release_group_v1_task_types__name__release_group_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/dead-letters": {
         parameters: {
             query?: never;
@@ -4364,6 +4404,8 @@ export interface components {
             tag?: string[];
             /** @default [] */
             metadata?: string[];
+            /** @default null */
+            group?: string | null;
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -4556,6 +4598,21 @@ export interface components {
             edges_cut: boolean;
         };
         /**
+         * GroupView
+         * @description A group with jobs; ``waiting`` stops at 1,000.
+         *
+         *         ``next_at`` is when claims look at it next, null while its places are taken or it has nothing to do. ``free_at`` is
+         *         the first start that its rate leaves. ``stopped_by`` is the failed job behind which it stopped.
+         */
+        GroupView: {
+            group: string;
+            waiting: number;
+            running: number;
+            next_at: string | null;
+            free_at: string | null;
+            stopped_by: number | null;
+        };
+        /**
          * HealthView
          * @description The process answers.
          */
@@ -4721,6 +4778,7 @@ export interface components {
             fence: string;
             worker: string | null;
             tags: string[];
+            group: string | null;
             version: number;
             workflow_id: string | null;
             payload: unknown;
@@ -4847,6 +4905,7 @@ export interface components {
             fence: string;
             worker: string | null;
             tags: string[];
+            group: string | null;
             version: number;
             workflow_id: string | null;
         };
@@ -5174,6 +5233,8 @@ export interface components {
             tag?: string[];
             /** @default [] */
             metadata?: string[];
+            /** @default null */
+            group?: string | null;
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -5258,7 +5319,7 @@ export interface components {
          * @description One snapshot; ``at`` is the database's clock.
          *
          *     ``stale_since`` is set while the database does not answer, and ``stale_why`` is the reason: the rest is then the
-         *     last snapshot. ``changes`` has a number per list (``accounts alerts dead_letters executions fanout jobs leases outbox partners reports workers``), which changes when the list has changed: fetch a
+         *     last snapshot. ``changes`` has a number per list (``accounts alerts dead_letters executions fanout jobs leases outbox partners reports workers workflows``), which changes when the list has changed: fetch a
          *     list again when its number differs from the one you have. ``series`` is only in ``GET /v1/overview``; in the stream
          *     it is ``None``. The fields of a part of a plugin that has failed since the start are ``None``; the log says why.
          */
@@ -5271,6 +5332,7 @@ export interface components {
                 [key: string]: number;
             };
             jobs: components["schemas"]["JobsNow"];
+            workflows: components["schemas"]["WorkflowsNow"];
             outbox: components["schemas"]["OutboxNow"];
             alerts: components["schemas"]["AlertsNow"];
             workers: components["schemas"]["WorkersNow"];
@@ -5388,6 +5450,15 @@ export interface components {
          */
         Page_GraphNode_: {
             items: components["schemas"]["GraphNode"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[GroupView]
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
+         */
+        Page_GroupView_: {
+            items: components["schemas"]["GroupView"][];
             /** @default null */
             next: string | null;
         };
@@ -5990,6 +6061,26 @@ export interface components {
         RegisteredTracker: {
             tracker: components["schemas"]["TrackerView"];
             created: boolean;
+        };
+        /**
+         * ReleaseGroupRequest
+         * @description Which group to let go on.
+         */
+        ReleaseGroupRequest: {
+            /**
+             * @description The group of the job, such as a customer, at most 255 bytes
+             * @example customer-7
+             */
+            group: string;
+        };
+        /**
+         * ReleasedGroup
+         * @description A group that goes on, although the job ``passed`` and those before it have failed.
+         */
+        ReleasedGroup: {
+            task_type: string;
+            group: string;
+            passed: number;
         };
         /**
          * ReleasedLease
@@ -6798,6 +6889,8 @@ export interface components {
             tag?: string[];
             /** @default [] */
             metadata?: string[];
+            /** @default null */
+            group?: string | null;
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -7813,6 +7906,24 @@ export interface components {
             cancelled_at: string | null;
             reason: string | null;
         };
+        /**
+         * WorkflowsNow
+         * @description Workflows that run, and those that ended within the last hour by state; each is counted up to 10,000.
+         *
+         *         ``waiting_jobs`` wait for other jobs of their workflow.
+         */
+        WorkflowsNow: {
+            /** @default 0 */
+            running: number;
+            /** @default 0 */
+            waiting_jobs: number;
+            /** @default 0 */
+            completed: number;
+            /** @default 0 */
+            failed: number;
+            /** @default 0 */
+            cancelled: number;
+        };
     };
     responses: never;
     parameters: never;
@@ -8280,6 +8391,8 @@ export interface operations {
                 tag?: string[] | null;
                 /** @description `key=value` of its metadata: a text, number, true, false or null */
                 metadata?: string[] | null;
+                /** @description The whole name of its group */
+                group?: string | null;
                 /** @description Held by this session now */
                 worker?: string | null;
                 /** @description Of this workflow: the outermost one, or the one that it is directly in */
@@ -8566,6 +8679,8 @@ export interface operations {
                 tag?: string[] | null;
                 /** @description `key=value` of its metadata: a text, number, true, false or null */
                 metadata?: string[] | null;
+                /** @description The whole name of its group */
+                group?: string | null;
                 /** @description Held by this session now */
                 worker?: string | null;
                 /** @description Of this workflow: the outermost one, or the one that it is directly in */
@@ -10598,6 +10713,176 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["QueueView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_groups_v1_task_types__name__groups_get: {
+        parameters: {
+            query?: {
+                stopped?: boolean;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_GroupView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    release_group_v1_task_types__name__release_group_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReleaseGroupRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReleasedGroup"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
