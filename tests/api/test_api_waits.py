@@ -14,7 +14,7 @@ from kit.awaiting import AWAITED
 from kit.engine import insert
 from kit.streams import Stream
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import waits as waits_module
+from tickwright.capabilities.jobs.admin import waits as waits_module
 from tickwright.capabilities.jobs.admin.waits import JobWaits
 from tickwright.ports.caller import Role
 

@@ -84,7 +84,7 @@ Step = JobCall[Any] | JobOptions[Any, Any]
 """A job to add: a call, or a job without arguments."""
 
 
-class NodeGroup(Sequence[Node[Any]]):
+class FlowGroup(Sequence[Node[Any]]):
     """Nodes that can run beside each other, and the jobs that follow them."""
 
     def __init__(self, nodes: Sequence[Node[Any]], callbacks: Sequence[Node[Any]]) -> None:
@@ -181,7 +181,7 @@ class FlowPart:
         on_success: Step | None = None,
         on_failure: Step | None = None,
         on_exhausted: Step | None = None,
-    ) -> NodeGroup:
+    ) -> FlowGroup:
         """Add jobs that can run beside each other; return their nodes.
 
         Args:
@@ -196,7 +196,7 @@ class FlowPart:
         wanted: list[tuple[Step | None, OnFailed]] = [
             (on_success, "cancel"), (on_failure, "only"), (on_exhausted, "run"),
         ]  # fmt: skip
-        return NodeGroup(nodes, [self.add(_call_of(job), after=nodes, on_failed=how) for job, how in wanted if job])
+        return FlowGroup(nodes, [self.add(_call_of(job), after=nodes, on_failed=how) for job, how in wanted if job])
 
     def workflow(self, name: str, *, after: "Iterable[Dependency]" = ()) -> "InnerFlow":
         """Return a workflow inside of this one, to be used in a ``with`` block: its end is a node like a job.
@@ -215,7 +215,7 @@ class FlowPart:
         """Return the names of nodes of this workflow; an inner workflow among them takes no further jobs."""
         names: list[str] = []
         for node in nodes:
-            if isinstance(node, NodeGroup):
+            if isinstance(node, FlowGroup):
                 names += self.names_of(node)
                 continue
             if _root_of(node) is not self._root:
@@ -261,7 +261,7 @@ class InnerFlow(FlowPart):
         self._closed = True
 
 
-Dependency = Node[Any] | NodeGroup | InnerFlow
+Dependency = Node[Any] | FlowGroup | InnerFlow
 
 
 class Flow(FlowPart):
@@ -381,7 +381,7 @@ def _as_job(
     for name, value in bound.items() if isinstance(bound, dict) else ():
         if isinstance(value, Node):
             results[name] = flow.names_of([value])[0]
-        elif isinstance(value, NodeGroup) or (
+        elif isinstance(value, FlowGroup) or (
             isinstance(value, list) and value and all(isinstance(one, Node) for one in value)
         ):
             if len(value) > RESULTS_IN_ARGUMENT_MAX:

@@ -54,6 +54,7 @@ BEGIN
   RETURN NULL;
 END $$;
 COMMENT ON FUNCTION tickwright.refuse_plain_jobs IS 'Refuse new jobs of encrypted types whose payloads are no envelopes.';
+REVOKE EXECUTE ON FUNCTION tickwright.refuse_plain_jobs() FROM PUBLIC;
 CREATE TRIGGER scheduled_tasks_sealed AFTER INSERT ON tickwright.scheduled_tasks
   REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION tickwright.refuse_plain_jobs();
 
