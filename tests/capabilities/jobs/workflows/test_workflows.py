@@ -43,14 +43,14 @@ async def test_jobs_run_after_their_predecessors_with_their_results(
 
 
 async def test_a_waiting_job_is_in_no_index_of_due_jobs(shop: FlowShop, tickwright_app: OpenApp) -> None:
-    """It is not in the live table, but every reader of the family sees it as pending."""
+    """It is not in the live table; callers see it as waiting."""
     async with tickwright_app(shop.app) as app:
         async with app.workflow("flow") as flow:
             first = flow.add(shop.step, name="a")
             second = flow.add(shop.step, after=[first], name="b")
         live = await app.pool.fetch("SELECT id FROM ONLY tickwright.scheduled_tasks")
         assert [row["id"] for row in live] == [first.id]
-        assert (await app.get(second.id)).status == "pending"
+        assert (await app.get(second.id)).status == "waiting"
         with pytest.raises(Rejected, match="waits for other jobs") as raised:
             await app.reschedule(second.id, delay="1h")
         assert raised.value.code == "job_waits"
