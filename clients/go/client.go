@@ -69,6 +69,7 @@ type Status string
 
 // The states of a job.
 const (
+	Waiting    Status = "waiting" // for other jobs of its workflow
 	Pending    Status = "pending"
 	Processing Status = "processing"
 	Completed  Status = "completed"

@@ -2,7 +2,7 @@ import { Http, TickwrightError, type Endpoint } from "./http.js";
 import { durationText, type AnyJobs, type Duration, type JobMap, type Payload, type Value } from "./types.js";
 
 export type ClientOptions = Endpoint;
-export type JobStatus = "pending" | "processing" | "completed" | "failed" | "cancelled";
+export type JobStatus = "waiting" | "pending" | "processing" | "completed" | "failed" | "cancelled";
 
 export interface ScheduleOptions {
   /** When it is due; now by default. */

@@ -328,7 +328,7 @@ async def test_finished_jobs_are_found_by_them_too(app: Tickwright) -> None:
     for which in ({"tags": ("nightly",)}, {"tags": ("nightly", "eu")}, {"metadata": ("tenant=a", "n=5")}):
         assert await found(app, **which) == newest, which
         counted = await app.service.count(JobFilter(**which))
-        assert counted.counts == {"processing": 0, **dict.fromkeys(made, 1)}
+        assert counted.counts == {"waiting": 0, "processing": 0, **dict.fromkeys(made, 1)}
         assert counted.at_least == []
     assert await found(app, tags=("nightly", "us")) == []
     for status, job_id in made.items():

@@ -124,7 +124,7 @@ async def test_held_jobs_are_found_by_their_session(pool: Pool, service: JobServ
     assert await found(service, worker=8) == []
     assert await found(service, statuses=(JobStatus.PROCESSING,)) == [jobs[2], jobs[0]]
     assert (await service.count(JobFilter(worker=7))).counts == {
-        "pending": 0, "processing": 1, "completed": 0, "failed": 0, "cancelled": 0,
+        "waiting": 0, "pending": 0, "processing": 1, "completed": 0, "failed": 0, "cancelled": 0,
     }  # fmt: skip
 
 
@@ -140,7 +140,7 @@ async def test_counts_are_exact_below_the_bound_and_marked_above(
     held = await insert(pool, "noop")
     await pool.execute(HOLD, held, 7)
     counted = await service.count(JobFilter())
-    assert counted.counts == {"pending": 20, "processing": 1, "completed": 1, "failed": 1, "cancelled": 1}
+    assert counted.counts == {"waiting": 0, "pending": 20, "processing": 1, "completed": 1, "failed": 1, "cancelled": 1}
     assert (counted.at_least, counted.partial) == ([], False)
     assert (await service.count(JobFilter(statuses=(JobStatus.FAILED,)))).counts == {"failed": 1}
     assert (await service.count(JobFilter(task_type="failed"))).counts["failed"] == 1

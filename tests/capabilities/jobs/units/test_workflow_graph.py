@@ -136,17 +136,12 @@ def test_every_node_is_in_a_group_and_every_line_goes_forward(nodes: list[Node])
 
 @pytest.mark.parametrize("width", [3, 60])
 def test_layers_that_all_wait_for_each_other_have_bounded_lines(width: int) -> None:
-    """Sixty types of jobs in four layers: 10,800 lines, of which 2,000 are drawn."""
-    nodes = [
-        job(
-            2 + layer * width + place,
-            "x",
-            *(range(2 + (layer - 1) * width, 2 + layer * width) if layer else ()),
-            kind=f"k{place}",
-        )
-        for layer in range(3)
-        for place in range(width)
-    ]  # fmt: skip
+    """Sixty types of jobs in three layers: 7,200 lines, of which 2,000 are drawn."""
+    nodes = []
+    for node_id in range(2, 2 + 3 * width):
+        layer, place = divmod(node_id - 2, width)
+        before = range(2 + (layer - 1) * width, 2 + layer * width) if layer else ()
+        nodes.append(job(node_id, "x", *before, kind=f"k{place}"))
     graph = graph_of(nodes)
     assert len(graph.groups) == 3 * width
     assert graph.edges_cut == (width == 60)

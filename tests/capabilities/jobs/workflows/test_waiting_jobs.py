@@ -99,10 +99,8 @@ async def test_explain_names_the_job_that_is_waited_for(api: RunningApi) -> None
     }
     await end(api, "failed", ids["charge"])
     waits = await explained(api, ids["pack"])
-    assert waits["summary"] == (
-        f"it waits for charge (#{ids['charge']}), which failed: on_failed=wait; "
-        f"retry {ids['charge']}, or cancel this job"
-    )
+    advice = f"on_failed=wait; retry {ids['charge']}, or cancel this job"
+    assert waits["summary"] == f"it waits for charge (#{ids['charge']}), which failed: {advice}"
     assert [reason["code"] for reason in waits["reasons"]] == ["waits_for_failed", "in_workflow"]
     assert (await api.operator.post(f"/v1/jobs/{ids['charge']}/retry")).status == 200
     assert (await explained(api, ids["pack"]))["reasons"][0]["code"] == "waits_for"

@@ -206,10 +206,8 @@ async def test_the_graph_says_where_a_workflow_is_and_its_groups_list_their_node
 
 async def test_explain_names_what_a_workflow_waits_for(api: RunningApi) -> None:
     """The failed job for which another waits comes first, with its error and what to do."""
-    workflow_id = await add(api, {**ORDER, "jobs": [
-        {"name": "charge", "task_type": "noop"},
-        {"name": "tell", "task_type": "noop", "after": ["charge"], "on_failed": "wait"},
-    ]})  # fmt: skip
+    tell = {"name": "tell", "task_type": "noop", "after": ["charge"], "on_failed": "wait"}
+    workflow_id = await add(api, {**ORDER, "jobs": [{"name": "charge", "task_type": "noop"}, tell]})
     found = await nodes(api, workflow_id)
     explained = (await api.viewer.get(f"{PATH}/{workflow_id}/explain")).json
     assert (

@@ -368,11 +368,15 @@ class JobSearch:
         if which.ids is not None or which.worker is not None:
             ids = await self._narrowed(which) or []
             return SearchCounts(counts | await self.status_of(JobQuery(which), ids), frozenset())
-        if which.is_detailed and (sources := await self._detailed_sources(which)) is not None:
-            walked = {str(state) for state in DONE | WAITING} if len(sources) > 1 else set()
-            counts |= await self.status_of(JobQuery(which), sources[0].ids or [])
-            return SearchCounts(counts, frozenset(walked & wanted))
-        for states in (LIVE, WAITING, FAILED, DONE):
+        others = tuple(state for state in which.statuses or JobStatus if state not in WAITING)
+        rest = replace(which, statuses=others)
+        if which.is_detailed and others and (sources := await self._detailed_sources(rest)) is not None:
+            counts |= await self.status_of(JobQuery(rest), sources[0].ids or [])
+            more = {str(state) for state in DONE} & wanted if len(sources) > 1 else set()
+            parts: tuple[frozenset[JobStatus], ...] = (WAITING,)
+        else:
+            parts = LIVE, WAITING, FAILED, DONE
+        for states in parts:
             if which.wants(states):
                 found = await (self._count_live if states is LIVE else self._count_walk)(which, states)
                 counts |= {state: jobs for state, jobs in found.counts.items() if state in wanted}

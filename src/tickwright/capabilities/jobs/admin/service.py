@@ -241,8 +241,10 @@ class JobService:
         row = await connection.fetchrow(QUERIES["lock"], job_id)
         if row is None:
             status = await connection.fetchval(QUERIES["finished_status"], job_id)
-            code = "job_waits" if status == JobStatus.PENDING else "job_finished"
-            raise _not_found(job_id) if status is None else _wrong_state(code, job_id, status)
+            if status is None:
+                raise _not_found(job_id)
+            is_waiting = status == JobStatus.PENDING
+            raise _wrong_state(*(("job_waits", job_id, "waiting") if is_waiting else ("job_finished", job_id, status)))
         return row
 
 

@@ -4,6 +4,7 @@ import { Link, useLocation, useParams } from "wouter";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
 import { Answer } from "../../parts/Answer";
+import { EmptyState } from "../../parts/EmptyState";
 import { Explain } from "../../parts/Explain";
 import { count, percent } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
@@ -22,6 +23,17 @@ const EVERY_MS = 4_000;
 
 export default function WorkflowView() {
   const { id = "" } = useParams<{ id: string }>();
+  if (/^\d{1,19}$/.test(id)) return <ById key={id} id={id} />;
+  return (
+    <View title="Workflow">
+      <EmptyState title="This address names no workflow">
+        A workflow has a number. <Link href="/workflows">All workflows</Link>
+      </EmptyState>
+    </View>
+  );
+}
+
+function ById({ id }: { id: string }) {
   const held = updating.use() === "held";
   const found = useQuery({
     queryKey: ["workflows", "one", id],
