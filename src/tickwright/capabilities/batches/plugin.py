@@ -95,8 +95,11 @@ class BatchesPlugin(Plugin):
 
     async def declare(self, context: Context) -> None:
         """Register the program's batches unless an operator has set them up, and set those of the TOML file."""
+        from tickwright.engine.remote.declared import RemoteRegistry
+
         registrations, tables = context.registrations, context.tables("batches")
-        if not (registrations.have("BatchRegistry") or registrations.have("RemoteRegistry") or tables):
+        has_remote = registrations.have("RemoteRegistry") and registrations.of(RemoteRegistry).of_kind("batch")
+        if not (registrations.have("BatchRegistry") or has_remote or tables):
             return
         from tickwright.capabilities.batches.service import CampaignsService
 
