@@ -95,11 +95,8 @@ class BatchesPlugin(Plugin):
 
     async def declare(self, context: Context) -> None:
         """Register the program's batches unless an operator has set them up, and set those of the TOML file."""
-        from tickwright.engine.remote.declared import RemoteRegistry
-
         registrations, tables = context.registrations, context.tables("batches")
-        has_remote = registrations.have("RemoteRegistry") and registrations.of(RemoteRegistry).of_kind("batch")
-        if not (registrations.have("BatchRegistry") or has_remote or tables):
+        if not (registrations.have("BatchRegistry") or registrations.have("RemoteRegistry") or tables):
             return
         from tickwright.capabilities.batches.service import CampaignsService
 
@@ -201,11 +198,11 @@ async def declare_batches(batches: "Batches", registrations: Registrations) -> N
     """
     from tickwright.capabilities.batches.definitions.schema import read_program
     from tickwright.capabilities.batches.executions.work import BatchRegistry
-    from tickwright.engine.remote.declared import RemoteRegistry
+    from tickwright.engine.remote.declared import remotes_of
 
     for declared in registrations.of(BatchRegistry).all():
         await batches.register(declared.name, declared.draft, caller=PROGRAM, activate=True)
-    for remote in registrations.of(RemoteRegistry).of_kind("batch"):
+    for remote in remotes_of(registrations, "batch"):
         draft = read_program(remote.settings, lambda _: None)
         await batches.register(remote.called, draft, caller=PROGRAM, activate=True)
 

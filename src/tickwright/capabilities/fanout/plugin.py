@@ -68,9 +68,9 @@ class FanoutPlugin(Plugin):
     def is_idle(self, role: str, registrations: Registrations) -> bool:
         """Return whether a consumer has no module to run."""
         from tickwright.capabilities.fanout.handlers import ModuleRegistry
-        from tickwright.engine.remote.declared import RemoteRegistry
+        from tickwright.engine.remote.declared import remotes_of
 
-        has_any = registrations.of(ModuleRegistry).all() or registrations.of(RemoteRegistry).of_kind("module")
+        has_any = registrations.of(ModuleRegistry).all() or remotes_of(registrations, "module")
         return role == CONSUMER and not has_any
 
     def provide(self, context: Context) -> None:
@@ -183,12 +183,12 @@ async def declare_modules(pool: "Pool", registrations: Registrations, tables: Ma
     """
     from tickwright.capabilities.fanout.entities.modules import Modules
     from tickwright.capabilities.fanout.handlers import ModuleRegistry
-    from tickwright.engine.remote.declared import RemoteRegistry
+    from tickwright.engine.remote.declared import remotes_of
 
     modules = Modules(pool)
     for declared in registrations.of(ModuleRegistry).all():
         await modules.set(declared.name, declared.settings, caller=PROGRAM, set_by="app")
-    for remote in registrations.of(RemoteRegistry).of_kind("module"):
+    for remote in remotes_of(registrations, "module"):
         await modules.set(remote.called, remote.settings, caller=PROGRAM, set_by="app")
     for name, table in tables.items():
         await modules.set(name, table, caller=CONFIG_FILE)

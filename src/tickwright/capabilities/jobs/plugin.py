@@ -211,10 +211,10 @@ class JobsPlugin(Plugin):
             request_of,
             seal_schedules,
         )
-        from tickwright.engine.remote.declared import RemoteRegistry
+        from tickwright.engine.remote.declared import remotes_of
 
         declared = [handler.defaults for handler in registrations.of(HandlerRegistry).all()]
-        declared += [remote.settings["type"] for remote in registrations.of(RemoteRegistry).of_kind("job")]
+        declared += [remote.settings["type"] for remote in remotes_of(registrations, "job")]
         async with context.pool.acquire() as connection:
             for kind in declared:
                 async with connection.transaction():

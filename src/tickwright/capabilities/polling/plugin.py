@@ -88,13 +88,13 @@ class PollingPlugin(Plugin):
         from structlog import get_logger
 
         from tickwright.capabilities.polling.consumer.courier import CourierRegistry
-        from tickwright.engine.remote.declared import RemoteRegistry
+        from tickwright.engine.remote.declared import remotes_of
         from tickwright.partners.contract import declare_partner, put_partner
         from tickwright.partners.settings import as_json
 
         for partner in registrations.of(CourierRegistry).all():
             await declare_partner(context.pool, partner.name, as_json(partner.settings))
-        for remote in registrations.of(RemoteRegistry).of_kind("partner"):
+        for remote in remotes_of(registrations, "partner"):
             await declare_partner(context.pool, remote.called, as_json(remote.settings))
         for name, table in context.tables("partners").items():
             if await put_partner(context.pool, name, as_json(table)):

@@ -36,3 +36,9 @@ class RemoteRegistry(Registry[DeclaredRemote]):
     def of_kind(self, kind: RemoteKind) -> list[DeclaredRemote]:
         """Return those of one kind, by name."""
         return [one for one in self.all() if one.kind == kind]
+
+
+def remotes_of(registrations: Any, kind: RemoteKind) -> list[DeclaredRemote]:
+    """Return what a program declares of a kind for remote workers; a program that declares none gets no registry."""
+    declared: RemoteRegistry | None = registrations.of(RemoteRegistry) if registrations.have("RemoteRegistry") else None
+    return [] if declared is None else declared.of_kind(kind)
