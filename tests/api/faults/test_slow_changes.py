@@ -40,7 +40,7 @@ GONE = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ANY ($1::integer[]
 async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningApi]:
     """An API whose changes have half a second; it has looked its keys up already."""
     monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.COLLECTED_S", CHANGE_S)
-    monkeypatch.setattr("tickwright.capabilities.jobs.task_types.TYPES_FRESH_S", 600.0)
+    monkeypatch.setattr("tickwright.capabilities.jobs.type_catalog.TYPES_FRESH_S", 600.0)
     async with running_api(database_url, limits=LIMITS) as running:
         assert (await running.admin.post("/v1/jobs", JOB, headers={"Idempotency-Key": "before"})).status == 201
         yield running

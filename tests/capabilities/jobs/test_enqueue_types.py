@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tickwright.capabilities.jobs import enqueue, task_types
+from tickwright.capabilities.jobs import enqueue, type_catalog
 from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.capabilities.jobs.type_catalog import TypeCatalog
@@ -24,7 +24,7 @@ async def test_a_lost_database_while_types_are_read_costs_no_traceback(
     """A read beside a call has no caller to raise to: its error is one line, and the earlier types stay in use."""
     unheard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
-    monkeypatch.setattr(task_types, "TYPES_FRESH_S", -1.0)
+    monkeypatch.setattr(type_catalog, "TYPES_FRESH_S", -1.0)
     await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('mail', 'python:mail')")
     catalog = TypeCatalog(pool)
     known = await catalog.get("mail")

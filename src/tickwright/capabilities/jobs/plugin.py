@@ -73,6 +73,7 @@ class JobsPlugin(Plugin):
         "payload-keys": "tickwright.cli.commands.payload_keys",
         "workflows": "tickwright.cli.commands.workflows",
     }
+    lease_purposes: ClassVar = {"workflows": "cancels workflows beyond their deadline, settles rows that were locked"}
     parts: ClassVar = {
         "metrics": "tickwright.capabilities.jobs.metrics:METRICS",
         "overview": "tickwright.capabilities.jobs.overview:JobsPart",
