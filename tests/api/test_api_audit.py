@@ -86,7 +86,7 @@ STEPS: list[tuple[str, str, dict[str, Any], Any, str]] = [
     ("delete", "/v1/task-types/{name}", {"name": "hook"}, None, "task_types.delete"),
     ("post", "/v1/queues/{name}/pause", {"name": "default"}, None, "queues.pause"),
     ("post", "/v1/queues/{name}/enable", {"name": "default"}, None, "queues.enable"),
-    ("put", "/v1/batches/{name}", {"name": "away"}, {"target": "remote:shop"}, "batches.put"),
+    ("put", "/v1/batches/{name}", {"name": "away"}, {"target": "remote:shop"}, "batches.create"),
     ("delete", "/v1/batches/{name}", {"name": "away"}, None, "batches.delete"),
     ("post", "/v1/workflows/{workflow_id}/cancel", {"workflow_id": "workflow"}, None, "workflows.cancel"),
     ("post", "/v1/workflows/{workflow_id}/retry", {"workflow_id": "workflow"}, None, "workflows.retry"),
