@@ -23,6 +23,7 @@ SIGN_IN = ("post", "/v1/session")
 ANYBODY_MAY = {SIGN_IN, ("delete", "/v1/session"), ("delete", "/v1/sessions/{session_id}")}
 NEEDS = {
     ("get", "/v1/payload-keys"): Role.OPERATOR,
+    ("get", "/v1/remote-calls"): Role.OPERATOR,
     ("post", "/v1/payload-keys:reencrypt"): Role.ADMIN,
     ("post", "/v1/jobs"): Role.OPERATOR,
     ("post", "/v1/jobs:bulk"): Role.OPERATOR,
@@ -47,6 +48,9 @@ NEEDS = {
     ("post", "/v1/leases/{job_name}/release"): Role.ADMIN,
     ("put", "/v1/task-types/{name}"): Role.ADMIN,
     ("patch", "/v1/task-types/{name}"): Role.ADMIN,
+    ("post", "/v1/queues/{name}/pause"): Role.OPERATOR,
+    ("post", "/v1/queues/{name}/enable"): Role.OPERATOR,
+    ("post", "/v1/task-types/{name}/release-group"): Role.OPERATOR,
     ("post", "/v1/task-types/{name}/pause"): Role.ADMIN,
     ("post", "/v1/task-types/{name}/enable"): Role.ADMIN,
     ("post", "/v1/task-types/{name}/rotate-secret"): Role.ADMIN,

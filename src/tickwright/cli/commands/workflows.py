@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tickwright.capabilities.jobs.workflows.definition import DEFINITION_BYTES_MAX
 from tickwright.cli.kit.gateway import ask, given
 from tickwright.cli.kit.output import (
     Cursor,
@@ -66,6 +65,8 @@ def add(
 
 def _definition(file: str) -> dict[str, Any]:
     """Return the definition in a file. Raises ``Rejected`` (``wrong_argument``, ``workflow_too_large``): permanent."""
+    from tickwright.capabilities.jobs.workflows.definition import DEFINITION_BYTES_MAX
+
     try:
         with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
             text = source.read(DEFINITION_BYTES_MAX + 1)
