@@ -94,6 +94,8 @@ NEEDS = {
     ("post", "/v1/campaigns/{name}/deactivate"): Role.OPERATOR,
     ("post", "/v1/campaigns/{name}/start"): Role.OPERATOR,
     ("post", "/v1/campaigns/{name}/stop"): Role.OPERATOR,
+    ("put", "/v1/batches/{name}"): Role.ADMIN,
+    ("delete", "/v1/batches/{name}"): Role.ADMIN,
     ("post", "/v1/batches/{name}/activate"): Role.OPERATOR,
     ("post", "/v1/batches/{name}/deactivate"): Role.OPERATOR,
     ("post", "/v1/batches/{name}/start"): Role.OPERATOR,
