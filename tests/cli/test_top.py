@@ -17,7 +17,7 @@ from kit.cli import environment, tickwright
 from kit.waiting import eventually
 from tickwright.capabilities.batches.overview import ExecutionNow, ExecutionsNow
 from tickwright.capabilities.fanout.overview import FanoutNow
-from tickwright.capabilities.jobs.overview import JobsNow, LatestJob
+from tickwright.capabilities.jobs.overview import JobsNow, LatestJob, WorkflowsNow
 from tickwright.capabilities.operations.overview import AlertsNow, LeasesNow, OutboxNow, WorkersNow
 from tickwright.capabilities.polling.overview import PartnerNow, PollsNow
 from tickwright.capabilities.reports.overview import ReportsNow
@@ -32,6 +32,7 @@ VIEW = PARTS.view(
     stale_since=datetime(2026, 1, 1, 12, 0, 5, tzinfo=UTC),
     stale_why="gone",
     jobs=JobsNow(10_000, 0, 3, 10_000, False, 7.5, 12.25, None, None, None, None, "capped", []),
+    workflows=WorkflowsNow(),
     polls=PollsNow(0, 0, 0, 0.0, 0, None, None, None, 0, 0, [], [0] * 60, []),
     outbox=OutboxNow(4, 2.0, 2, 1, None),
     fanout=FanoutNow(0, 0, 0, None, None, 0, 0, 0, 0),
