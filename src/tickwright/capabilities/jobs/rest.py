@@ -200,9 +200,8 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
 
         A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
         """
-        which = _filter(
-            status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), group, worker
-        )
+        details = tag, metadata, group
+        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, details, worker)
         return answer(await service.list(ListQuery.of(which, cursor, limit)))
 
     @router.get("/v1/jobs:counts", tags=["jobs"], dependencies=viewer, **answers(JobCounts))
@@ -222,9 +221,8 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
 
         Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
         """
-        which = _filter(
-            status, task_type, (execute_from, execute_to), idempotency_key, text, (tag, metadata), group, worker
-        )
+        details = tag, metadata, group
+        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, details, worker)
         return answer(await service.count(which))
 
     @router.get("/v1/jobs/{job_id}/explain", tags=["jobs"], dependencies=viewer, **answers(Explanation))

@@ -32,21 +32,21 @@ SELECT count(*) FROM noted;
 
 -- name: busy
 -- The places of a group (g) that are taken: of jobs that a claim took and that still run, each found by its id. Those in which the caller has room are free.
-SELECT array_agg(h.id) AS ids, array_agg(h.place) AS places,
+(SELECT array_agg(h.id) AS ids, array_agg(h.place) AS places,
        array_agg(h.place) FILTER (WHERE t.owner <> $1 OR (g.group_key || chr(10) || h.place) <> ALL ($11::text[])) AS taken
-  FROM unnest(g.held, g.places) AS h (id, place) JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key;
+  FROM unnest(g.held, g.places) AS h (id, place) JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key);
 
 -- name: first_due
 -- The jobs of a group that may start, in the order of their due times.
-SELECT t.ctid AS at, t.id, t.due_at, tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
+(SELECT t.ctid AS at, t.id, t.due_at, tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
   FROM ONLY tickwright.scheduled_tasks t
  WHERE t.task_type = $2 AND t.group_key = g.group_key AND t.due_at >= g.from_at AND t.due_at <= now() + $5::interval AND t.status = 'pending'
- ORDER BY t.due_at LIMIT room.jobs_max FOR UPDATE SKIP LOCKED;
+ ORDER BY t.due_at LIMIT room.jobs_max FOR UPDATE SKIP LOCKED);
 
 -- name: first_in_order
 -- The jobs of a group that may start, by their ids: those before the first that is not due or that another session has locked. Where the group continues
 -- behind failed attempts, it passes those that wait for a retry.
-SELECT u.at, u.id, u.due_at, u.is_long
+(SELECT u.at, u.id, u.due_at, u.is_long
   FROM (SELECT l.*, bool_and(l.is_due AND free.id IS NOT NULL) OVER (ORDER BY l.id) AS follows
           FROM (SELECT t.ctid AS at, t.id, t.due_at, t.due_at <= now() + $5::interval AS is_due,
                        tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
@@ -55,7 +55,7 @@ SELECT u.at, u.id, u.due_at, u.is_long
                    AND NOT (kind.group_order = 'continue' AND t.attempts > 0 AND t.due_at > now() + $5::interval)
                  ORDER BY t.id LIMIT room.jobs_max) AS l
           LEFT JOIN LATERAL (SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.ctid = l.at AND t.id = l.id FOR UPDATE SKIP LOCKED) AS free ON true) AS u
- WHERE u.follows ORDER BY u.id;
+ WHERE u.follows ORDER BY u.id);
 
 -- name: claim
 -- Take due jobs of the groups of one type: of each group that is ready, in turns, as many as its limit, its rate and $4 (how many may follow one another in one
@@ -82,7 +82,7 @@ WITH session AS MATERIALIZED (
       SELECT * FROM tickwright.job_groups r
        WHERE r.task_type = $2 AND r.ready_at >= coalesce($9::timestamptz, '-infinity') AND r.ready_at <= statement_timestamp() + $5::interval
        ORDER BY r.ready_at LIMIT $12::integer) AS g
-   CROSS JOIN LATERAL ({busy}) AS busy
+   CROSS JOIN LATERAL {busy} AS busy
    CROSS JOIN LATERAL (
       SELECT CASE WHEN busy.taken IS NULL THEN kind.all_places
                   ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)) END AS places OFFSET 0) AS free
@@ -101,7 +101,7 @@ WITH session AS MATERIALIZED (
    CROSS JOIN LATERAL (
       SELECT array_agg(c.at) AS at, array_agg(c.id) AS ids, count(*)::integer AS found, max(c.due_at) AS last_at, array_agg(c.is_long) AS is_long,
              (count(*) FILTER (WHERE c.is_long))::integer AS longs
-        FROM ({candidates}) AS c) AS job
+        FROM {first_due} AS c) AS job
   WINDOW way AS (ROWS UNBOUNDED PRECEDING)
 ), looked AS MATERIALIZED (
   SELECT f.*, least(f.found, greatest(0, $3::integer - f.before),
@@ -117,7 +117,7 @@ WITH session AS MATERIALIZED (
          greatest(l.start_at, l.last_at) + l.taken * make_interval(secs => 1 / kind.rate) AS free_at,
          CASE WHEN l.taken < l.found THEN CASE WHEN kind.places_max IS NULL OR l.taken < cardinality(l.free) THEN statement_timestamp() END
               WHEN l.stopped_by IS NOT NULL OR kind.places_max IS NOT NULL AND l.free = '{}' THEN NULL
-              WHEN l.found < l.jobs_max THEN {next}
+              WHEN l.found < l.jobs_max THEN {next_due}
               WHEN kind.rate IS NOT NULL THEN
                 greatest(coalesce(greatest(l.start_at, l.last_at) + l.taken * make_interval(secs => 1 / kind.rate), l.start_at) - kind.ahead / 2, now() + interval '10 ms')
               WHEN kind.places_max IS NULL THEN statement_timestamp() END AS next_at
@@ -168,6 +168,6 @@ SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= $12::integer OR 
 
 -- name: next_in_order
 -- When an ordered group goes on: its first job is due then, or soon where it is due and another session has locked it; an end is noted by a hint.
-(SELECT greatest(t.due_at, now() + interval '0.2 s') FROM ONLY tickwright.scheduled_tasks t
+(SELECT CASE WHEN t.due_at > now() + $5::interval THEN t.due_at ELSE now() + interval '0.2 s' END FROM ONLY tickwright.scheduled_tasks t
   WHERE l.found = 0 AND t.task_type = $2 AND t.group_key = l.group_key AND t.due_at IS NOT NULL AND t.status = 'pending'
   ORDER BY CASE WHEN kind.group_order = 'continue' THEN t.due_at END, t.id LIMIT 1);

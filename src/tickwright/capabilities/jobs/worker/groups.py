@@ -33,12 +33,13 @@ from tickwright.store.queries import load, with_shared
 _PIECES = load("tickwright.capabilities.jobs.sql", "groups.sql")
 
 
-def _claim_sql(candidates: str, following: str) -> str:
-    shared = {**_PIECES, "candidates": _PIECES[candidates], "next": _PIECES[following]}
-    return with_shared(_PIECES, "busy", "candidates", "next", of=shared)["claim"]
-
-
-_CLAIM = {False: _claim_sql("first_due", "next_due"), True: _claim_sql("first_in_order", "next_in_order")}
+_CLAIM = {
+    is_ordered: with_shared(_PIECES, "busy", "first_due", "next_due", of=pieces)["claim"]
+    for is_ordered, pieces in (
+        (False, _PIECES),
+        (True, {**_PIECES, "first_due": _PIECES["first_in_order"], "next_due": _PIECES["next_in_order"]}),
+    )
+}
 DEPTH_MAX = 4096
 """Jobs that wait for each other in one place."""
 HINT = _PIECES["hint"]

@@ -69,9 +69,7 @@ class Runner:
         self._blocked: dict[TypeState, deque[Job]] = {}
         self._upcoming: list[tuple[float, float, int, Job]] = []
         self.places = outcomes.places
-        """Attempts that wait for others of their groups."""
         self.places.put = self._follow
-        self._wakes_soon = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[asyncio.Task[None], Job] = {}
@@ -133,21 +131,12 @@ class Runner:
 
     def _follow(self, job: Job) -> None:
         """Take over the next attempt of a place; the slot in which the one before it ends may take it."""
-        if (
-            self._loop is None
-            or job.type_state.task_type.rate_per_s is not None
-            or job.fire_s > self._clock.now(monotonic())
-        ):
+        is_due = job.fire_s <= self._clock.now(monotonic()) and job.type_state.task_type.rate_per_s is None
+        if is_due and self._loop is not None:
+            self._ready.append(job)
+            self._loop.call_soon(self._wake_one)
+        else:
             self.put([job])
-            return
-        self._ready.append(job)
-        if not self._wakes_soon:
-            self._wakes_soon = True
-            self._loop.call_soon(self._wake_followers)
-
-    def _wake_followers(self) -> None:
-        self._wakes_soon = False
-        self._wake_one()
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -218,8 +207,7 @@ class Runner:
         return [*self._unstarted(), *self.running(running_for_s)]
 
     def _unstarted(self) -> list[Job]:
-        upcoming = (job for *_, job in self._upcoming)
-        return [*chain.from_iterable(self._blocked.values()), *self._ready, *upcoming, *self.places]
+        return [*chain(*self._blocked.values()), *self._ready, *(job for *_, job in self._upcoming), *self.places]
 
     def remove_all(self) -> list[Job]:
         """Remove and return every unstarted attempt, so that it can be released."""
@@ -338,17 +326,15 @@ class Runner:
         """Continue an open slot with a new task: its context was changed, or its task was cancelled."""
         if not ended.cancelled() and (error := ended.exception()) is not None:
             _log.error("jobs.slot_broken", exc_info=error)
-        self._note_all_ended()
+        if not self._running:
+            self._all_ended.set()
         if self._generation is not None and self._slots[number] is ended:
             self._slots[number] = self._new_slot(number)
 
-    def _note_all_ended(self) -> None:
-        if not self._running:
-            self._all_ended.set()
-
     async def _until_ready(self) -> None:
         while not self._ready:
-            self._note_all_ended()
+            if not self._running:
+                self._all_ended.set()
             turn = asyncio.get_running_loop().create_future()
             self._idle.append(turn)
             try:
@@ -423,7 +409,8 @@ class Runner:
 
     async def _traced(self, job: Job) -> None:
         """Run an attempt as a part of the trace that its job was scheduled in."""
-        with traces.attempting(job.type, job.traceparent, _facts_of(job)) as job.span:
+        facts: dict[str, str | int] = {"messaging.message.id": f"job_{job.id}", "tickwright.attempt": job.attempt}
+        with traces.attempting(job.type, job.traceparent, facts | {"tickwright.fence": job.fence}) as job.span:
             await self._attempt(job)
 
     async def _attempt(self, job: Job) -> None:
@@ -588,10 +575,6 @@ class Runner:
         while state in self._blocked and now - self._blocked[state][0].started_s > SLOT_WAIT_S:
             self._outcomes.record_unstarted(self._leave_wait(state), "no_slot")
         self._wake_one()
-
-
-def _facts_of(job: Job) -> dict[str, str | int]:
-    return {"messaging.message.id": f"job_{job.id}", "tickwright.attempt": job.attempt, "tickwright.fence": job.fence}
 
 
 def _are_equal(here: Context, other: Context) -> bool:
