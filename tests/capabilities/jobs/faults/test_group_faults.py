@@ -217,7 +217,7 @@ async def _hands_over(url: str) -> None:
         )
         await eventually_async(lambda: first.pool.fetchval(looked), what="the other one has looked at the group")
         stopping = asyncio.create_task(holder.worker.quiesce())
-        await eventually_async(lambda: holder.worker.claimer._over.is_set(), what="its last claim is over")
+        await eventually_async(holder.worker.claimer._over.is_set, what="its last claim is over")
         gate.set()
         await stopping
         await eventually_async(lambda: len(begun) == 2, what="the second job runs")
