@@ -6,7 +6,7 @@ import asyncpg
 
 from tickwright.store.queries import load, with_shared
 
-OF_LIVE_JOBS = frozenset({"awaited"})
+OF_LIVE_JOBS = frozenset({"awaited", "due_at"})
 """Columns that say nothing about a finished job: a move leaves their default."""
 
 

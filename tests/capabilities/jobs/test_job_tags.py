@@ -117,7 +117,7 @@ async def test_a_copy_goes_on_with_more_columns_from_the_first_job_that_needs_th
     monkeypatch.setattr(enqueue._CopyRows, "some", counted)
     jobs = [app.new_job("mail", n, at=DUE, **(BOTH if n % 2 else {})) for n in range(40)]
     assert await app.schedule_bulk(jobs) == 40
-    assert columns == [enqueue.COPY_COLUMNS, (*enqueue.COPY_COLUMNS, "tags", "metadata")]
+    assert columns == [enqueue.COPY_COLUMNS, (*enqueue.COPY_COLUMNS, *enqueue.DETAIL_COLUMNS)]
     async with app.pool.acquire() as connection:
         rows = await connection.fetch("SELECT payload::text::int AS n, tags, metadata FROM tickwright.scheduled_tasks")
     assert [row["tags"] for row in sorted(rows, key=lambda row: row["n"])] == [None, TAGS] * 20

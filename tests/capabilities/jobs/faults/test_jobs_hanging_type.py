@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, TaskType, type_slots_max
+from tickwright.capabilities.jobs.worker.places import PlaceQueues
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.type_state import EndedAttempts, TypeState
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
@@ -153,10 +155,10 @@ async def test_other_types_are_claimed_while_one_is_blocked(database_url: str, m
 
 def test_a_type_that_was_alone_starts_no_job_until_it_is_within_its_share() -> None:
     """It had all slots when a second type came: one of 32 is free, and it has 31 where its share is 30."""
-    nothing: Any = None
-    runner = Runner(nothing, DbClock(), slots=32, threads=4)
+    outcomes: Any = SimpleNamespace(places=PlaceQueues())
+    runner = Runner(outcomes, DbClock(), slots=32, threads=4)
     runner.type_slots_max = 30
-    entry = TypeState(TaskType("t", "python:t"), nothing, is_async=True)
+    entry = TypeState(TaskType("t", "python:t"), outcomes, is_async=True)
     entry.running = 31
     running: Any = dict.fromkeys(range(31))
     runner._running = running

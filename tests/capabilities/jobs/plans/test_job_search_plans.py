@@ -23,8 +23,8 @@ SELECT now() + interval '1 second' * (CASE WHEN n % 2 = 0 THEN -n ELSE n END), '
   FROM generate_series(1, 200000) AS n
 """
 RARE = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), 'rare' FROM generate_series(1, 3)"
-NOTHING: tuple[Any, ...] = (None, None, None, None, None, "", None, None, None, None)
-MISSED: tuple[Any, ...] = (None, None, None, None, ["%nowhere%", "%nowhere%"], "", None, None, None, None)
+NOTHING: tuple[Any, ...] = (None, None, None, None, None, "", None, None, None, None, None)
+MISSED: tuple[Any, ...] = (None, None, None, None, ["%nowhere%", "%nowhere%"], "", None, None, None, None, None)
 
 
 @pytest.fixture(scope="module")
