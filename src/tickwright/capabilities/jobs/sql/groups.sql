@@ -1,6 +1,8 @@
 -- name: lock
--- Serialize the claims of a type's groups until the end of the transaction: each statement behind this one sees what the claims before it did. No table.
-SELECT pg_advisory_xact_lock(7314, hashtext($1));
+-- Serialize the claims of a type's groups until the end of the transaction: each statement behind this one sees what the claims before it did. They use indexes
+-- only, by plans of their own: with statistics of one large group, or a plan from when there were few, PostgreSQL would read all for each group. No table.
+SELECT pg_advisory_xact_lock(7314, hashtext($1)), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('plan_cache_mode', 'force_custom_plan', true);
 
 -- name: hint
 -- Let a claim look at these groups: jobs of theirs that this session held have ended.
@@ -61,7 +63,8 @@ SELECT count(*) FROM noted;
 -- Take due jobs of the groups of one type: of each group that is ready, in turns, as many as its limit, its rate and $4 (how many may follow one another in one
 -- place) allow, of at most $12 groups, $3 jobs in all. In the transaction of ``lock`` and ``fold``. As ``claim`` (claims.sql): the session, long payloads, a type
 -- that waits. $8: the type is one of ordered groups; nothing is taken where that has changed. $9: groups that are ready from then on, NULL for all. $10: rates
--- hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. Which jobs run is read from their rows, so that a
+-- hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. $15: jobs of a group in one turn; $14: of
+-- the groups $13, which have such places. Which jobs run is read from their rows, so that a
 -- limit holds whatever job_groups says. Rows without an id follow: for each group its jobs in their order, their places, its rate, from when on they start, and
 -- whether there are more; last a summary: execute_s is the clock, due_s when to claim again, attempts is 1 where that is at once. The jobs of a group are arrays:
 -- as rows, they cost the claim twice as much. Indexes: job_groups_ready, scheduled_tasks_pkey, scheduled_tasks_grouped or scheduled_tasks_in_order,
@@ -94,7 +97,8 @@ WITH session AS MATERIALIZED (
    CROSS JOIN LATERAL (
       SELECT start.start_at,
              CASE WHEN stop.id IS NOT NULL THEN 0
-                  ELSE least(CASE WHEN kind.places_max IS NULL THEN 64 ELSE cardinality(free.places) * $4::integer END, $3::integer,
+                  ELSE least(CASE WHEN kind.places_max IS NOT NULL THEN cardinality(free.places) * $4::integer END, $3::integer,
+                             CASE WHEN g.group_key = ANY ($13::text[]) THEN $14::integer ELSE $15::integer END,
                              CASE WHEN kind.rate IS NOT NULL
                                   THEN greatest(0, floor(0.000001 + date_part('epoch', now() + kind.ahead - start.start_at) * kind.rate)) END)::integer
              END AS jobs_max OFFSET 0) AS room
