@@ -40,10 +40,10 @@ _CLAIM = {
         (True, {**_PIECES, "first_due": _PIECES["first_in_order"], "next_due": _PIECES["next_in_order"]}),
     )
 }
-DEPTH_MAX = 4096
+DEPTH_MAX = 2048
 """Jobs that wait for each other in one place."""
 HINT = _PIECES["hint"]
-ROWS_MAX = 1000
+ROWS_MAX = 1200
 """Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
 """A place gets as many jobs as end in this time."""
