@@ -552,6 +552,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/task-types/{name}/groups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Groups
+         * @description List the groups of its jobs by name, all or those that have `stopped` behind a failed job.
+         */
+        get: operations["list_groups_v1_task_types__name__groups_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types/{name}/release-group": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Release Group
+         * @description Let a group go on that has stopped behind a failed job, which stays a dead letter.
+         */
+        post: operations["release_group_v1_task_types__name__release_group_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/dead-letters": {
         parameters: {
             query?: never;
@@ -4012,6 +4052,8 @@ export interface components {
             tag?: string[];
             /** @default [] */
             metadata?: string[];
+            /** @default null */
+            group?: string | null;
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -4101,6 +4143,21 @@ export interface components {
             month: components["schemas"]["FreshCounts"];
             error_budget_left: number | null;
             burn: components["schemas"]["BurnRate"][];
+        };
+        /**
+         * GroupView
+         * @description A group with jobs; ``waiting`` stops at 1,000.
+         *
+         *         ``next_at`` is when claims look at it next, null while its places are taken or it has nothing to do. ``free_at`` is
+         *         the first start that its rate leaves. ``stopped_by`` is the failed job behind which it stopped.
+         */
+        GroupView: {
+            group: string;
+            waiting: number;
+            running: number;
+            next_at: string | null;
+            free_at: string | null;
+            stopped_by: number | null;
         };
         /**
          * HealthView
@@ -4251,6 +4308,7 @@ export interface components {
             fence: string;
             worker: string | null;
             tags: string[];
+            group: string | null;
             version: number;
             payload: unknown;
             metadata: unknown;
@@ -4330,6 +4388,8 @@ export interface components {
             tags?: string[];
             /** @default null */
             metadata?: Record<string, unknown> | null;
+            /** @default null */
+            group?: string | null;
         };
         /**
          * JobStatus
@@ -4365,6 +4425,7 @@ export interface components {
             fence: string;
             worker: string | null;
             tags: string[];
+            group: string | null;
             version: number;
         };
         /**
@@ -4682,6 +4743,8 @@ export interface components {
             tag?: string[];
             /** @default [] */
             metadata?: string[];
+            /** @default null */
+            group?: string | null;
             /** @default 1000 */
             limit?: number;
             /** @default null */
@@ -4887,6 +4950,15 @@ export interface components {
          */
         Page_ExecutionView_: {
             items: components["schemas"]["ExecutionView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[GroupView]
+         * @description One page of a listing; ``next`` is the cursor of the next page, null at the end.
+         */
+        Page_GroupView_: {
+            items: components["schemas"]["GroupView"][];
             /** @default null */
             next: string | null;
         };
@@ -5407,6 +5479,26 @@ export interface components {
         RegisteredTracker: {
             tracker: components["schemas"]["TrackerView"];
             created: boolean;
+        };
+        /**
+         * ReleaseGroupRequest
+         * @description Which group to let go on.
+         */
+        ReleaseGroupRequest: {
+            /**
+             * @description The group of the job, such as a customer, at most 255 bytes
+             * @example customer-7
+             */
+            group: string;
+        };
+        /**
+         * ReleasedGroup
+         * @description A group that goes on, although the job ``passed`` and those before it have failed.
+         */
+        ReleasedGroup: {
+            task_type: string;
+            group: string;
+            passed: number;
         };
         /**
          * ReleasedLease
@@ -6532,6 +6624,9 @@ export interface components {
             concurrency?: number | null;
             rate_per_s?: number | null;
             keep_history?: boolean;
+            group_limit?: number | null;
+            group_rate_per_s?: number | null;
+            group_order?: ("continue" | "skip" | "stop") | null;
         };
         /**
          * TaskTypeRequest
@@ -6570,6 +6665,12 @@ export interface components {
             rate_per_s?: number | null;
             /** @default true */
             keep_history?: boolean;
+            /** @default null */
+            group_limit?: number | null;
+            /** @default null */
+            group_rate_per_s?: number | null;
+            /** @default null */
+            group_order?: ("continue" | "skip" | "stop") | null;
         };
         /**
          * TaskTypeView
@@ -6587,6 +6688,9 @@ export interface components {
             concurrency: number | null;
             rate_per_s: number | null;
             keep_history: boolean;
+            group_limit: number | null;
+            group_rate_per_s: number | null;
+            group_order: string | null;
             paused_at: string | null;
             gone_at: string | null;
             signing_secrets: number;
@@ -7272,6 +7376,8 @@ export interface operations {
                 tag?: string[] | null;
                 /** @description `key=value` of its metadata: a text, number, true, false or null */
                 metadata?: string[] | null;
+                /** @description The whole name of its group */
+                group?: string | null;
                 /** @description Held by this session now */
                 worker?: string | null;
                 /** @description `next` of the page before */
@@ -7556,6 +7662,8 @@ export interface operations {
                 tag?: string[] | null;
                 /** @description `key=value` of its metadata: a text, number, true, false or null */
                 metadata?: string[] | null;
+                /** @description The whole name of its group */
+                group?: string | null;
                 /** @description Held by this session now */
                 worker?: string | null;
             };
@@ -9264,6 +9372,176 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SecretView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It is unknown whether a change was done (`outcome_unknown`): check the result, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_groups_v1_task_types__name__groups_get: {
+        parameters: {
+            query?: {
+                stopped?: boolean;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_GroupView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is unavailable; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    release_group_v1_task_types__name__release_group_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReleaseGroupRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReleasedGroup"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

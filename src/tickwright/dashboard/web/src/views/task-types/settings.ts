@@ -14,17 +14,21 @@ export interface Fields {
   concurrency: string;
   rate_per_s: string;
   keep_history: boolean;
+  group_limit: string;
+  group_rate_per_s: string;
+  group_order: string;
 }
 type Settings = Omit<Schemas["TaskTypeRequest"], never>;
 
 export const DEFAULTS: Fields = {
   target: "", timeout: "30s", max_attempts: "3", retry_base: "1s", retry_factor: "2", retry_cap: "1h", final_statuses: "",
-  concurrency: "", rate_per_s: "", keep_history: true,
+  concurrency: "", rate_per_s: "", keep_history: true, group_limit: "", group_rate_per_s: "", group_order: "",
 }; // prettier-ignore
 
 export function fieldsOf(type: TaskType): Fields {
   const { max_attempts, retry_factor, concurrency, rate_per_s } = type;
-  return { ...type, final_statuses: type.final_statuses.join(", "), max_attempts: `${max_attempts}`, retry_factor: `${retry_factor}`, concurrency: `${concurrency ?? ""}`, rate_per_s: `${rate_per_s ?? ""}` };
+  const groups = { group_limit: `${type.group_limit ?? ""}`, group_rate_per_s: `${type.group_rate_per_s ?? ""}`, group_order: type.group_order ?? "" };
+  return { ...type, final_statuses: type.final_statuses.join(", "), max_attempts: `${max_attempts}`, retry_factor: `${retry_factor}`, concurrency: `${concurrency ?? ""}`, rate_per_s: `${rate_per_s ?? ""}`, ...groups };
 }
 
 export function settingsOf(fields: Fields): Settings {
@@ -39,6 +43,9 @@ export function settingsOf(fields: Fields): Settings {
     concurrency: readNumber(fields.concurrency),
     rate_per_s: readNumber(fields.rate_per_s),
     keep_history: fields.keep_history,
+    group_limit: readNumber(fields.group_limit),
+    group_rate_per_s: readNumber(fields.group_rate_per_s),
+    group_order: (fields.group_order.trim() || null) as Settings["group_order"],
   };
 }
 
