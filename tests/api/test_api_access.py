@@ -49,6 +49,7 @@ NEEDS = {
     ("post", "/v1/task-types/{name}/enable"): Role.ADMIN,
     ("post", "/v1/task-types/{name}/rotate-secret"): Role.ADMIN,
     ("delete", "/v1/task-types/{name}"): Role.ADMIN,
+    ("post", "/v1/task-types/{name}/release-group"): Role.OPERATOR,
     ("put", "/v1/schedules/{name}"): Role.OPERATOR,
     ("patch", "/v1/schedules/{name}"): Role.OPERATOR,
     ("delete", "/v1/schedules/{name}"): Role.OPERATOR,

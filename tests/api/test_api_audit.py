@@ -80,6 +80,7 @@ STEPS: list[tuple[str, str, dict[str, Any], Any, str]] = [
     ("post", "/v1/task-types/{name}/pause", {"name": "hook"}, None, "task_types.pause"),
     ("post", "/v1/task-types/{name}/enable", {"name": "hook"}, None, "task_types.enable"),
     ("post", "/v1/task-types/{name}/rotate-secret", {"name": "hook"}, None, "task_types.rotate_secret"),
+    ("post", "/v1/task-types/{name}/release-group", {"name": "noop"}, {"group": "g"}, "task_types.release_group"),
     ("delete", "/v1/task-types/{name}", {"name": "hook"}, None, "task_types.delete"),
     ("patch", "/v1/jobs/{job_id}", {"job_id": "job"}, {"priority": 3}, "jobs.edit"),
     ("post", "/v1/jobs/{job_id}/reschedule", {"job_id": "job"}, {"delay": "2h"}, "jobs.reschedule"),
@@ -152,6 +153,12 @@ VALUES ('nightly', 'program', 'AUTOMATIC', '2026-01-05', true, 1, 'DAYS'),
        ('now', 'program', 'MANUAL', NULL, false, NULL, NULL);
 """
 
+STOPPED = """
+INSERT INTO tickwright.scheduled_tasks_dead (id, execute_at, task_type, payload, status, completed_at, group_key)
+VALUES (1000000, now(), 'noop', '{}', 'failed', now(), 'g');
+INSERT INTO tickwright.job_groups (task_type, group_key, stopped_by) VALUES ('noop', 'g', 1000000);
+"""
+
 
 @pytest.fixture
 async def campaigns(database_url: str) -> AsyncIterator[CampaignApi]:
@@ -166,6 +173,7 @@ async def campaigns(database_url: str) -> AsyncIterator[CampaignApi]:
             "UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE id IN "
             "(SELECT id FROM tickwright.scheduled_tasks ORDER BY id DESC LIMIT 2)"
         )
+        await api.pool.execute(STOPPED)
         await made.create("once")
         await made.create("broken")
         await made.slot("broken", datetime(2026, 1, 5, tzinfo=UTC), "EXCEPTION_OCCURRED", version=1)
