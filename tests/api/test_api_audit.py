@@ -36,7 +36,6 @@ ELSEWHERE = {
     ("post", "/v1/dead-letters/fanout/requeue"): "dead_letters.requeue in test_fanout_dead_letters: needs RabbitMQ",
     ("post", "/v1/dead-letters/reports/requeue"): "dead_letters.requeue in test_report_dead_letters: needs RabbitMQ",
     ("post", "/v1/payload-keys:reencrypt"): "payload_keys.reencrypt in test_payload_key_rotation: needs keys",
-    ("post", "/v1/task-types/{name}/release-group"): "task_types.release_group: needs a group that has stopped",
     ("delete", "/v1/session"): "session.close in test_api_session: a bearer key has no session to end",
     ("post", "/v1/session"): "session.open in test_api_session",
     ("delete", "/v1/sessions/{session_id}"): "sessions.revoke in test_api_session",
@@ -83,6 +82,7 @@ STEPS: list[tuple[str, str, dict[str, Any], Any, str]] = [
     ("post", "/v1/task-types/{name}/pause", {"name": "hook"}, None, "task_types.pause"),
     ("post", "/v1/task-types/{name}/enable", {"name": "hook"}, None, "task_types.enable"),
     ("post", "/v1/task-types/{name}/rotate-secret", {"name": "hook"}, None, "task_types.rotate_secret"),
+    ("post", "/v1/task-types/{name}/release-group", {"name": "noop"}, {"group": "g"}, "task_types.release_group"),
     ("delete", "/v1/task-types/{name}", {"name": "hook"}, None, "task_types.delete"),
     ("post", "/v1/queues/{name}/pause", {"name": "default"}, None, "queues.pause"),
     ("post", "/v1/queues/{name}/enable", {"name": "default"}, None, "queues.enable"),
@@ -162,6 +162,12 @@ VALUES ('nightly', 'program', 'AUTOMATIC', '2026-01-05', true, 1, 'DAYS'),
        ('now', 'program', 'MANUAL', NULL, false, NULL, NULL);
 """
 
+STOPPED = """
+INSERT INTO tickwright.scheduled_tasks_dead (id, execute_at, task_type, payload, status, completed_at, group_key)
+VALUES (1000000, now(), 'noop', '{}', 'failed', now(), 'g');
+INSERT INTO tickwright.job_groups (task_type, group_key, stopped_by) VALUES ('noop', 'g', 1000000);
+"""
+
 
 @pytest.fixture
 async def campaigns(database_url: str) -> AsyncIterator[CampaignApi]:
@@ -178,6 +184,7 @@ async def campaigns(database_url: str) -> AsyncIterator[CampaignApi]:
         )
         flow = {"name": "flow", "jobs": [{"task_type": "noop", "delay": "1 hour"}]}
         assert (await api.operator.post("/v1/workflows", flow)).status == 201
+        await api.pool.execute(STOPPED)
         await made.create("once")
         await made.create("broken")
         await made.slot("broken", datetime(2026, 1, 5, tzinfo=UTC), "EXCEPTION_OCCURRED", version=1)

@@ -1,7 +1,8 @@
 """A worker process for kill tests: a handler, ``work``, that logs when it starts and ends, and one with steps.
 
 ``ENGINE_QUEUES`` are its queues with their slots.
-``ENGINE_FEW`` is the concurrency of a second type, ``few``, with the same handler.
+``ENGINE_FEW`` is the concurrency of a second type, ``few``, with the same handler. Of ``grouped``, one job of a group
+runs at a time, of ``ordered`` those of a group in their order.
 Every line is one ``write`` to a file opened for appending, so it survives ``kill -9``.
 """
 
@@ -69,6 +70,8 @@ async def main() -> None:
     pool = await open_pool(url, max_size=8)
     registry = HandlerRegistry()
     kinds = {name: TaskType(name, f"python:{name}") for name in HANDLERS}
+    kinds["grouped"] = TaskType("grouped", "python:grouped", group_limit=1)
+    kinds["ordered"] = TaskType("ordered", "python:ordered", group_order="stop")
     if "ENGINE_FEW" in os.environ:
         kinds["few"] = TaskType("few", "python:few", concurrency=int(os.environ["ENGINE_FEW"]))
     for name, kind in kinds.items():

@@ -14,8 +14,7 @@ from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.jobs.worker import runner as running
-from tickwright.capabilities.jobs.worker.attempt_calls import are_equal
-from tickwright.capabilities.jobs.worker.runner import Runner
+from tickwright.capabilities.jobs.worker.runner import Runner, _are_equal
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 
 SLOTS = 2
@@ -117,7 +116,7 @@ def test_context_variables_that_cannot_be_compared_count_as_changed() -> None:
     here, other = contextvars.Context(), contextvars.Context()
     for context in (here, other):
         context.run(variable.set, _Incomparable())
-    assert not are_equal(here, other)
+    assert not _are_equal(here, other)
 
 
 async def check_cancelled_beside_a_thread(url: str) -> None:

@@ -17,7 +17,7 @@ from tickwright.store.queries import load
 SQL = {name: "\n".join(text.splitlines()[1:]) for name, text in load("tickwright.bench.sql", "groups.sql").items()}
 BARS = {"others_p99_ms": "≤ 50", "drain_per_s": "≥ 0.5 of drain_plain_per_s"}
 TYPE = "noop.grouped"
-AHEAD_S = 3.0
+AHEAD_S = 2.0
 DRAINED_WITHIN_S = 1200
 
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument("--groups", type=int, default=10_000, help="groups, the one with the backlog among them")
         parser.add_argument("--backlog", type=int, default=1_000_000, help="jobs of that one, due from the start")
         parser.add_argument("--others", type=int, default=20_000, help="jobs of all others together")
-        parser.add_argument("--span", type=float, default=20.0, help="seconds over which these fall due")
+        parser.add_argument("--span", type=float, default=10.0, help="seconds over which these fall due")
         parser.add_argument("--plain", type=int, default=200_000, help="jobs of a drain without groups")
         parser.add_argument("--runs", type=int, default=1, help="runs of each kind; the median counts")
 

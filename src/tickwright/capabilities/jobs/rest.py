@@ -214,14 +214,9 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
 
         A page reads at most 20,000 rows. It may have fewer jobs than `limit`, and still a `next`.
         """
+        details = tag, metadata, group
         which = _filter(
-            status,
-            task_type,
-            (execute_from, execute_to),
-            idempotency_key,
-            text,
-            (tag, metadata, group),
-            (worker, workflow),
+            status, task_type, (execute_from, execute_to), idempotency_key, text, details, (worker, workflow)
         )
         return answer(await service.list(ListQuery.of(which, cursor, limit)))
 
@@ -243,14 +238,9 @@ def _reading(router: APIRouter, service: JobService, gate: Gate) -> None:
 
         Each count stops at `capped_at`, and its work is bounded: the states in `at_least` may have more.
         """
+        details = tag, metadata, group
         which = _filter(
-            status,
-            task_type,
-            (execute_from, execute_to),
-            idempotency_key,
-            text,
-            (tag, metadata, group),
-            (worker, workflow),
+            status, task_type, (execute_from, execute_to), idempotency_key, text, details, (worker, workflow)
         )
         return answer(await service.count(which))
 

@@ -15,10 +15,9 @@ from kit.servers import PostgresServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
-from tickwright.capabilities.jobs.worker.attempt_calls import TIMER_S
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.runner import Runner
-from tickwright.capabilities.jobs.worker.type_state import SLACK_S
+from tickwright.capabilities.jobs.worker.type_state import SLACK_S, TIMER_S
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import monotonic
 from tickwright.store.migrate import migrate

@@ -155,11 +155,10 @@ async def test_other_types_are_claimed_while_one_is_blocked(database_url: str, m
 
 def test_a_type_that_was_alone_starts_no_job_until_it_is_within_its_share() -> None:
     """It had all slots when a second type came: one of 32 is free, and it has 31 where its share is 30."""
-    nothing: Any = None
     outcomes: Any = SimpleNamespace(places=PlaceQueues())
     runner = Runner(outcomes, DbClock(), slots=32, threads=4)
     runner.type_slots_max = 30
-    entry = TypeState(TaskType("t", "python:t"), nothing, is_async=True)
+    entry = TypeState(TaskType("t", "python:t"), outcomes, is_async=True)
     entry.running = 31
     running: Any = dict.fromkeys(range(31))
     runner._running = running

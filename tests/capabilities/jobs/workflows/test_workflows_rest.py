@@ -93,7 +93,7 @@ async def test_the_same_key_adds_a_workflow_once(api: RunningApi) -> None:
         ({"jobs": [{"name": "a", "task_type": "noop", "after": ["b"]},
                    {"name": "b", "task_type": "noop", "after": ["a"]}]},
          "workflow_order", "cycle"),
-        ({"jobs": [{"name": "a", "task_type": "noop", "after": ["nobody"]}]}, "workflow_unknown_name", "nobody"),
+        ({"jobs": [{"name": "a", "task_type": "noop", "after": ["missing"]}]}, "workflow_unknown_name", "missing"),
         ({"jobs": [{"name": "a", "task_type": "noop"}, {"name": "a", "task_type": "noop"}]}, "workflow_name_twice", ""),
         ({"jobs": []}, "workflow_too_many", ""),
         ({"jobs": [{"name": "a", "task_type": "nope"}]}, "unknown_task_type", "nope"),

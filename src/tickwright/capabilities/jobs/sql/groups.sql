@@ -1,7 +1,9 @@
 -- name: lock
 -- Serialize the claims of a type's groups until the end of the transaction: each statement behind this one sees what the claims before it did. A row, because any
--- user of the database may hold an advisory lock. Index: task_types_pkey.
-SELECT name FROM tickwright.task_types WHERE name = $1 FOR NO KEY UPDATE;
+-- user of the database may hold an advisory lock. They use indexes only, by plans of their own: with statistics of one large group, or a plan from when there were
+-- few, PostgreSQL would read all for each group. Index: task_types_pkey.
+SELECT name, set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)
+  FROM tickwright.task_types WHERE name = $1 FOR NO KEY UPDATE;
 
 -- name: hint
 -- Let a claim look at these groups: jobs of theirs that this session held have ended.
@@ -33,21 +35,21 @@ SELECT count(*) FROM noted;
 
 -- name: busy
 -- The places of a group (g) that are taken: of jobs that a claim took and that still run, each found by its id. Those in which the caller has room are free.
-SELECT array_agg(h.id) AS ids, array_agg(h.place) AS places,
+(SELECT array_agg(h.id) AS ids, array_agg(h.place) AS places,
        array_agg(h.place) FILTER (WHERE t.owner <> $1 OR (g.group_key || chr(10) || h.place) <> ALL ($11::text[])) AS taken
-  FROM unnest(g.held, g.places) AS h (id, place) JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key;
+  FROM unnest(g.held, g.places) AS h (id, place) JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key);
 
 -- name: first_due
 -- The jobs of a group that may start, in the order of their due times.
-SELECT t.ctid AS at, t.id, t.due_at, tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
+(SELECT t.ctid AS at, t.id, t.due_at, tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
   FROM ONLY tickwright.scheduled_tasks t
  WHERE t.task_type = $2 AND t.group_key = g.group_key AND t.due_at >= g.from_at AND t.due_at <= now() + $5::interval AND t.status = 'pending'
- ORDER BY t.due_at LIMIT room.jobs_max FOR UPDATE SKIP LOCKED;
+ ORDER BY t.due_at LIMIT room.jobs_max FOR UPDATE SKIP LOCKED);
 
 -- name: first_in_order
 -- The jobs of a group that may start, by their ids: those before the first that is not due or that another session has locked. Where the group continues
 -- behind failed attempts, it passes those that wait for a retry.
-SELECT u.at, u.id, u.due_at, u.is_long
+(SELECT u.at, u.id, u.due_at, u.is_long
   FROM (SELECT l.*, bool_and(l.is_due AND free.id IS NOT NULL) OVER (ORDER BY l.id) AS follows
           FROM (SELECT t.ctid AS at, t.id, t.due_at, t.due_at <= now() + $5::interval AS is_due,
                        tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
@@ -56,13 +58,14 @@ SELECT u.at, u.id, u.due_at, u.is_long
                    AND NOT (kind.group_order = 'continue' AND t.attempts > 0 AND t.due_at > now() + $5::interval)
                  ORDER BY t.id LIMIT room.jobs_max) AS l
           LEFT JOIN LATERAL (SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.ctid = l.at AND t.id = l.id FOR UPDATE SKIP LOCKED) AS free ON true) AS u
- WHERE u.follows ORDER BY u.id;
+ WHERE u.follows ORDER BY u.id);
 
 -- name: claim
 -- Take due jobs of the groups of one type: of each group that is ready, in turns, as many as its limit, its rate and $4 (how many may follow one another in one
 -- place) allow, of at most $12 groups, $3 jobs in all. In the transaction of ``lock`` and ``fold``. As ``claim`` (claims.sql): the session, long payloads, a type
 -- that waits. $8: the type is one of ordered groups; nothing is taken where that has changed. $9: groups that are ready from then on, NULL for all. $10: rates
--- hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. Which jobs run is read from their rows, so that a
+-- hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. $15: jobs of a group in one turn; $14: of
+-- the groups $13, which have such places. Which jobs run is read from their rows, so that a
 -- limit holds whatever job_groups says. Rows without an id follow: for each group its jobs in their order, their places, its rate, from when on they start, and
 -- whether there are more; last a summary: execute_s is the clock, due_s when to claim again, attempts is 1 where that is at once. The jobs of a group are arrays:
 -- as rows, they cost the claim twice as much. Indexes: job_groups_ready, scheduled_tasks_pkey, scheduled_tasks_grouped or scheduled_tasks_in_order,
@@ -83,7 +86,7 @@ WITH session AS MATERIALIZED (
       SELECT * FROM tickwright.job_groups r
        WHERE r.task_type = $2 AND r.ready_at >= coalesce($9::timestamptz, '-infinity') AND r.ready_at <= statement_timestamp() + $5::interval
        ORDER BY r.ready_at LIMIT $12::integer) AS g
-   CROSS JOIN LATERAL ({busy}) AS busy
+   CROSS JOIN LATERAL {busy} AS busy
    CROSS JOIN LATERAL (
       SELECT CASE WHEN busy.taken IS NULL THEN kind.all_places
                   ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)) END AS places OFFSET 0) AS free
@@ -95,14 +98,15 @@ WITH session AS MATERIALIZED (
    CROSS JOIN LATERAL (
       SELECT start.start_at,
              CASE WHEN stop.id IS NOT NULL THEN 0
-                  ELSE least(CASE WHEN kind.places_max IS NULL THEN 64 ELSE cardinality(free.places) * $4::integer END, $3::integer,
+                  ELSE least(CASE WHEN kind.places_max IS NOT NULL THEN cardinality(free.places) * $4::integer END, $3::integer,
+                             CASE WHEN g.group_key = ANY ($13::text[]) THEN $14::integer ELSE $15::integer END,
                              CASE WHEN kind.rate IS NOT NULL
                                   THEN greatest(0, floor(0.000001 + date_part('epoch', now() + kind.ahead - start.start_at) * kind.rate)) END)::integer
              END AS jobs_max OFFSET 0) AS room
    CROSS JOIN LATERAL (
       SELECT array_agg(c.at) AS at, array_agg(c.id) AS ids, count(*)::integer AS found, max(c.due_at) AS last_at, array_agg(c.is_long) AS is_long,
              (count(*) FILTER (WHERE c.is_long))::integer AS longs
-        FROM ({candidates}) AS c) AS job
+        FROM {first_due} AS c) AS job
   WINDOW way AS (ROWS UNBOUNDED PRECEDING)
 ), looked AS MATERIALIZED (
   SELECT f.*, least(f.found, greatest(0, $3::integer - f.before),
@@ -118,7 +122,7 @@ WITH session AS MATERIALIZED (
          greatest(l.start_at, l.last_at) + l.taken * make_interval(secs => 1 / kind.rate) AS free_at,
          CASE WHEN l.taken < l.found THEN CASE WHEN kind.places_max IS NULL OR l.taken < cardinality(l.free) THEN statement_timestamp() END
               WHEN l.stopped_by IS NOT NULL OR kind.places_max IS NOT NULL AND l.free = '{}' THEN NULL
-              WHEN l.found < l.jobs_max THEN {next}
+              WHEN l.found < l.jobs_max THEN {next_due}
               WHEN kind.rate IS NOT NULL THEN
                 greatest(coalesce(greatest(l.start_at, l.last_at) + l.taken * make_interval(secs => 1 / kind.rate), l.start_at) - kind.ahead / 2, now() + interval '10 ms')
               WHEN kind.places_max IS NULL THEN statement_timestamp() END AS next_at
@@ -170,6 +174,6 @@ SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= $12::integer OR 
 
 -- name: next_in_order
 -- When an ordered group goes on: its first job is due then, or soon where it is due and another session has locked it; an end is noted by a hint.
-(SELECT greatest(t.due_at, now() + interval '0.2 s') FROM ONLY tickwright.scheduled_tasks t
+(SELECT CASE WHEN t.due_at > now() + $5::interval THEN t.due_at ELSE now() + interval '0.2 s' END FROM ONLY tickwright.scheduled_tasks t
   WHERE l.found = 0 AND t.task_type = $2 AND t.group_key = l.group_key AND t.due_at IS NOT NULL AND t.status = 'pending'
   ORDER BY CASE WHEN kind.group_order = 'continue' THEN t.due_at END, t.id LIMIT 1);

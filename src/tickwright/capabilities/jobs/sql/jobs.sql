@@ -182,7 +182,7 @@ SELECT job.*, clock_timestamp() AS now, sealed.key AS payload_key,
        (SELECT min(t.id) FROM ONLY tickwright.scheduled_tasks t
          WHERE y.group_order IS NOT NULL AND t.task_type = job.task_type AND t.group_key = job."group" AND t.due_at IS NOT NULL AND t.id < job.id) AS group_first,
        (SELECT count(*) FROM (SELECT FROM ONLY tickwright.scheduled_tasks t
-                               WHERE t.task_type = job.task_type AND t.group_key = job."group" AND t.due_at <= now() AND t.due_at < job.due_at LIMIT 10000) AS before) AS group_before,
+                               WHERE t.task_type = job.task_type AND t.group_key = job."group" AND t.due_at <= now() AND t.due_at < job.due_at ORDER BY t.due_at LIMIT 10000) AS before) AS group_before,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
                   WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
        EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT (able.no_slot OR able.no_queue_slot OR able.no_thread)

@@ -526,7 +526,7 @@ class Claimer:
             finally:
                 self._groups_plan = None
         await self._groups.hint(but=claimed_types)
-        return has_more
+        return has_more or bool(self._runner.places.freed)
 
     async def _sleep_alone(self, now_s: float, next_due_s: float | None) -> None:
         await self._wakeup.listen()

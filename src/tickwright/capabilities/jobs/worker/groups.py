@@ -33,16 +33,17 @@ from tickwright.store.queries import load, with_shared
 _PIECES = load("tickwright.capabilities.jobs.sql", "groups.sql")
 
 
-def _claim_sql(candidates: str, following: str) -> str:
-    shared = {**_PIECES, "candidates": _PIECES[candidates], "next": _PIECES[following]}
-    return with_shared(_PIECES, "busy", "candidates", "next", of=shared)["claim"]
-
-
-_CLAIM = {False: _claim_sql("first_due", "next_due"), True: _claim_sql("first_in_order", "next_in_order")}
-DEPTH_MAX = 4096
+_CLAIM = {
+    is_ordered: with_shared(_PIECES, "busy", "first_due", "next_due", of=pieces)["claim"]
+    for is_ordered, pieces in (
+        (False, _PIECES),
+        (True, {**_PIECES, "first_due": _PIECES["first_in_order"], "next_due": _PIECES["next_in_order"]}),
+    )
+}
+DEPTH_MAX = 2048
 """Jobs that wait for each other in one place."""
 HINT = _PIECES["hint"]
-ROWS_MAX = 1000
+ROWS_MAX = 1200
 """Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
 """A place gets as many jobs as end in this time."""
@@ -50,6 +51,8 @@ SWEEP_S = 1.0
 SWEEP_SHARE = 20
 """A claim from the beginning of the indexes, over what a long transaction keeps there, takes at most a twentieth."""
 GROUPS_MIN = 16
+TURN_JOBS = 32
+"""Jobs that a claim takes of a group at its turn. A place of this worker that has room gets more."""
 AGAIN_S = 0.02
 LOOKBACK_S = 5.0
 """How far behind the last claim the next one begins to read hints: a transaction may have taken so long to commit."""
@@ -82,10 +85,11 @@ class GroupClaims:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._hints_s: float | None = None
         self._frontier_s: float | None = None
         self._sweep_at_s = 0.0
         self._per_group = 1.0
-        """How many jobs of a group the last claim took."""
+        """How many jobs of a group a claim found, of those in which this process has no place."""
 
     async def claim(
         self,
@@ -110,10 +114,10 @@ class GroupClaims:
         is_ordered = kind.group_order is not None
         await connection.fetchval(_PIECES["lock"], self._name)
         began = monotonic()
-        frontier = None if began >= self._sweep_at_s or self._frontier_s is None else self._frontier_s
-        since = None if frontier is None else datetime.fromtimestamp(frontier, UTC)
+        is_sweep = began >= self._sweep_at_s
+        hints_since, since = (None, None) if is_sweep else (_instant(self._hints_s), _instant(self._frontier_s))
         changed = list({place.group for place in freed})
-        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, since, changed)
+        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, hints_since, changed)
         rows_max = min(ROWS_MAX, request.plan.rows_max[0])
         records = await connection.fetch(
             _CLAIM[is_ordered],
@@ -129,18 +133,23 @@ class GroupClaims:
             is_paced,
             [f"{place.group}\n{place.number}" for place in freed] if kind.group_order is None else [],
             max(GROUPS_MIN, min(rows_max, round(1.5 * rows_max / self._per_group))),
+            changed,
+            max(TURN_JOBS, rows_max // max(1, len(changed))),
+            TURN_JOBS,
         )
         summary = records.pop()
         record_database_time(now_s := summary["execute_s"])
-        if frontier is None:
+        if is_sweep:
             self._sweep_at_s = monotonic() + max(SWEEP_S, SWEEP_SHARE * (monotonic() - began))
         has_more, looked_s = summary["attempts"] == 1, summary["start_s"]
-        self._frontier_s = looked_s if looked_s is not None and has_more else summary["expires_s"] - LOOKBACK_S
+        snapshot_s = summary["expires_s"]
+        self._hints_s = snapshot_s - LOOKBACK_S
+        self._frontier_s = min(looked_s, snapshot_s) if looked_s is not None and has_more else self._hints_s
         claimed = ClaimedGroups([], now_s, summary["due_s"], summary["expires_s"], [], depth=depth, has_more=has_more)
-        self._read(records, claimed)
+        self._read(records, claimed, frozenset(changed))
         return claimed
 
-    def _read(self, records: list[Any], claimed: "ClaimedGroups") -> None:
+    def _read(self, records: list[Any], claimed: "ClaimedGroups", changed: AbstractSet[str]) -> None:
         """Read the rows of a claim: those of the jobs, and behind them those of their groups."""
         groups = []
         while records and records[-1]["id"] is None:
@@ -162,8 +171,8 @@ class GroupClaims:
             )
             if found["more"]:
                 claimed.unfinished.add(found["group_key"])
-        if groups:
-            self._per_group = max(1.0, len(records) / len(groups))
+        if found_in := [len(found["ids"]) for found in groups if found["group_key"] not in changed]:
+            self._per_group = sum(found_in) / len(found_in)
 
 
 class WorkerGroups:
@@ -238,6 +247,10 @@ class WorkerGroups:
             groups = {(place.task_type, place.group) for place in freed}
             await self._pool.execute(HINT, *map(list, zip(*groups, strict=True)))
             self._places.freed -= freed
+
+
+def _instant(at_s: float | None) -> datetime | None:
+    return None if at_s is None else datetime.fromtimestamp(at_s - 0.001, UTC)
 
 
 def depth_of(mean_s: float | None) -> int:

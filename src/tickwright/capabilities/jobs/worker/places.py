@@ -69,7 +69,7 @@ class PlaceQueues:
     ) -> list[Job]:
         """Take claimed jobs, in the order in which they run; return those that may start.
 
-        The places of ``unfinished`` groups count as freed while they have at most half of ``depth`` jobs.
+        The places of ``unfinished`` groups count as freed while they have less than half of ``depth`` jobs.
         """
         able = []
         for job in jobs:
@@ -86,7 +86,7 @@ class PlaceQueues:
             self.known[job] = queue
         for place in set(places.values()):
             if (queue := self._queues.get(place)) is not None:
-                queue.low = depth // 2 if place.group in unfinished else -1
+                queue.low = depth // 2 - 1 if place.group in unfinished else -1
                 if len(queue.waiting) <= queue.low:
                     self.freed.add(place)
         return able

@@ -27,6 +27,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -35,18 +36,9 @@ from typing import Any
 import structlog
 
 from tickwright.capabilities.jobs.model import Begin, Errored, Job, allot
-from tickwright.capabilities.jobs.worker.attempt_calls import (
-    SLOT_WAIT_S,
-    TIMER_S,
-    Raised,
-    are_equal,
-    call_here,
-    facts_of,
-    keep_distance,
-)
 from tickwright.capabilities.jobs.worker.queue_slots import QueueSlots, SlotPools
 from tickwright.capabilities.jobs.worker.result_writer import OutcomeRecorder, outcome_of_raised, outcome_of_result
-from tickwright.capabilities.jobs.worker.type_state import TypeState
+from tickwright.capabilities.jobs.worker.type_state import SLOT_WAIT_S, TIMER_S, TypeState
 from tickwright.domain.dbclock import DbClock
 from tickwright.observe import traces
 from tickwright.plugin.lifespan import Around
@@ -76,9 +68,7 @@ class Runner:
         self._blocked: dict[TypeState, deque[Job]] = {}
         self._upcoming: list[tuple[float, float, int, Job]] = []
         self.places = outcomes.places
-        """Attempts that wait for others of their groups."""
         self.places.put = self._follow
-        self._wakes_soon = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[asyncio.Task[None], Job] = {}
@@ -138,21 +128,12 @@ class Runner:
 
     def _follow(self, job: Job) -> None:
         """Take over the next attempt of a place; the slot in which the one before it ends may take it."""
-        if (
-            self._loop is None
-            or job.type_state.task_type.rate_per_s is not None
-            or job.fire_s > self._clock.now(monotonic())
-        ):
+        is_due = job.fire_s <= self._clock.now(monotonic()) and job.type_state.task_type.rate_per_s is None
+        if is_due and self._loop is not None:
+            self._ready.append(job)
+            self._loop.call_soon(self._wake_one)
+        else:
             self.put([job])
-            return
-        self._ready.append(job)
-        if not self._wakes_soon:
-            self._wakes_soon = True
-            self._loop.call_soon(self._wake_followers)
-
-    def _wake_followers(self) -> None:
-        self._wakes_soon = False
-        self._wake_one()
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -223,8 +204,7 @@ class Runner:
         return [*self._unstarted(), *self.running(running_for_s)]
 
     def _unstarted(self) -> list[Job]:
-        upcoming = (job for *_, job in self._upcoming)
-        return [*chain.from_iterable(self._blocked.values()), *self._ready, *upcoming, *self.places]
+        return [*chain(*self._blocked.values()), *self._ready, *(job for *_, job in self._upcoming), *self.places]
 
     def remove_all(self) -> list[Job]:
         """Remove and return every unstarted attempt, so that it can be released."""
@@ -292,7 +272,7 @@ class Runner:
         me: Any = asyncio.current_task()
         now = monotonic()
         # Compare the context, so that what a handler sets ends with its attempt.
-        while self._generation is generation and are_equal(copy_context(), context):
+        while self._generation is generation and _are_equal(copy_context(), context):
             if not ready:
                 await self._until_ready()
                 now = monotonic()
@@ -348,17 +328,15 @@ class Runner:
         """Continue an open slot with a new task: its context was changed, or its task was cancelled."""
         if not ended.cancelled() and (error := ended.exception()) is not None:
             _log.error("jobs.slot_broken", exc_info=error)
-        self._note_all_ended()
+        if not self._running:
+            self._all_ended.set()
         if self._generation is not None and self._slots[number] is ended:
             self._slots[number] = self._new_slot(number)
 
-    def _note_all_ended(self) -> None:
-        if not self._running:
-            self._all_ended.set()
-
     async def _until_ready(self) -> None:
         while not self._ready:
-            self._note_all_ended()
+            if not self._running:
+                self._all_ended.set()
             turn = asyncio.get_running_loop().create_future()
             self._idle.append(turn)
             try:
@@ -442,7 +420,8 @@ class Runner:
 
     async def _traced(self, job: Job) -> None:
         """Run an attempt as a part of the trace that its job was scheduled in."""
-        with traces.attempting(job.type, job.traceparent, facts_of(job)) as job.span:
+        facts: dict[str, str | int] = {"messaging.message.id": f"job_{job.id}", "tickwright.attempt": job.attempt}
+        with traces.attempting(job.type, job.traceparent, facts | {"tickwright.fence": job.fence}) as job.span:
             await self._attempt(job)
 
     async def _attempt(self, job: Job) -> None:
@@ -470,7 +449,7 @@ class Runner:
                 self._end_returned(job, result)
 
     def _end_returned(self, job: Job, result: Any) -> None:
-        if isinstance(result, Raised):
+        if isinstance(result, _Raised):
             self._outcomes.record_ended(job, outcome_of_raised(job, result.error))
         elif job.stop_reason is not None and job.stop_reason != "shutdown":
             self._end_stopped(job, job.stop_reason)
@@ -494,7 +473,7 @@ class Runner:
             case Begin.LOCKED:  # another session has locked its row: a slot does not wait for it
                 self._outcomes.record_unstarted(job, "locked")
                 return False
-        if not await keep_distance(job.type_state):
+        if not await job.type_state.wait_for_start():
             self._outcomes.record_unstarted(job, "waits")
             return False
         job.deadline_s, job.started_s = deadline_s, monotonic()
@@ -517,7 +496,7 @@ class Runner:
             result = await (state.call(job) if state.is_async else self._in_thread(job, state))
             if result is _REPORTED:  # a thread that could not be stopped has ended
                 raise asyncio.CancelledError
-            if isinstance(result, Raised):
+            if isinstance(result, _Raised):
                 raise result.error
             return result
 
@@ -530,7 +509,7 @@ class Runner:
         return result if result is _REPORTED else returned
 
     async def _in_thread(self, job: Job, state: TypeState) -> Any:
-        call = self._executor.submit(copy_context().run, call_here, job, state)
+        call = self._executor.submit(copy_context().run, _call, job, state)
         back = asyncio.wrap_future(call)
         try:
             return await self._answer_of(job, back)
@@ -590,3 +569,26 @@ class Runner:
         while state in self._blocked and now - self._blocked[state][0].started_s > SLOT_WAIT_S:
             self._outcomes.record_unstarted(self._leave_wait(state), "no_slot")
         self._wake_one()
+
+
+def _are_equal(here: Context, other: Context) -> bool:
+    try:
+        return here == other
+    except BaseException:  # noqa: BLE001  the comparison of two values of a user's
+        _log.debug("jobs.context_incomparable")
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a synchronous handler raised; a value, because a future cannot hold a StopIteration."""
+
+    error: BaseException
+
+
+def _call(job: Job, state: TypeState) -> Any:
+    """Call a synchronous handler in its thread."""
+    try:
+        return state.call(job)
+    except BaseException as error:  # noqa: BLE001  all that a handler raises is this attempt's result
+        return _Raised(error)

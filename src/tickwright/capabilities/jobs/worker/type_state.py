@@ -1,5 +1,6 @@
 """A worker's state of a task type: its limits, its call, its counters."""
 
+import asyncio
 from bisect import bisect_left
 
 from tickwright.capabilities.jobs.handlers import Call
@@ -9,6 +10,8 @@ from tickwright.observe.metrics import LATENESS_BUCKETS_S
 from tickwright.plugin.lifespan import Around
 from tickwright.ports.ids import monotonic
 
+TIMER_S = 0.001
+SLOT_WAIT_S = 1.0
 SLACK_S = 0.05
 """How much a rate-limited start may be early after the one before it: timers are not exact."""
 
@@ -111,6 +114,20 @@ class TypeState:
         self.timeout_s, self.grace_s, self.queue = other.timeout_s, other.grace_s, other.queue
         if other.granted is None or self.granted is None:
             self.granted = other.granted
+
+    async def wait_for_start(self) -> bool:
+        """Wait for a start of a rate-limited type; an attempt that misses its start takes the next one.
+
+        Returns:
+            ``False`` where the wait would be long, and once the type waits for an operator.
+        """
+        start_s = 0.0
+        while not self.task_type.waits and (start_s := self.reserve_start(now := monotonic(), start_s)) > now + TIMER_S:
+            if start_s - now > SLOT_WAIT_S:
+                self.free_from_s = min(self.free_from_s, start_s)  # another attempt may have this start
+                return False
+            await asyncio.sleep(start_s - now)
+        return not self.task_type.waits
 
     @property
     def slots_taken(self) -> int:

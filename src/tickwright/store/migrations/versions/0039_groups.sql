@@ -120,44 +120,17 @@ END $$;
 
 REVOKE EXECUTE ON FUNCTION tickwright.ring_doorbell() FROM PUBLIC;
 
-CREATE OR REPLACE FUNCTION tickwright.end_job() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  IF OLD.awaited THEN
-    PERFORM pg_notify('tickwright_results', OLD.id::text);
-  END IF;
-  IF OLD.group_key IS NOT NULL AND OLD.owner IS NULL THEN       -- the end of a job that a session holds is noted by that session
-    INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at) VALUES (OLD.task_type, OLD.group_key, clock_timestamp());
-  END IF;
-  IF OLD.idempotency_key IS NULL THEN
-    RETURN NULL;
-  END IF;
-  IF OLD.owner IS NULL AND pg_trigger_depth() = 1 THEN            -- its user deleted a job that waits
-    DELETE FROM tickwright.job_keys WHERE key = OLD.idempotency_key AND job_id = OLD.id;
-  ELSIF NOT EXISTS (SELECT FROM tickwright.job_keys
-                     WHERE key = OLD.idempotency_key
-                       AND (job_id <> OLD.id OR created_at >= clock_timestamp() - interval '1 hour')) THEN
-    INSERT INTO tickwright.job_keys AS k (key, job_id, digest, created_at)
-    VALUES (OLD.idempotency_key, OLD.id, OLD.request_digest, clock_timestamp())
-    ON CONFLICT (key) DO UPDATE SET created_at = excluded.created_at WHERE k.job_id = excluded.job_id;
-  END IF;
-  RETURN NULL;
-END $$;
-COMMENT ON FUNCTION tickwright.end_job IS
-  'A job leaves the live table: notify those who wait for it, let claims look at its group, and start the age of its key (0026). In the transaction that ends the job, at the end of the statement.';
-
-CREATE OR REPLACE TRIGGER scheduled_tasks_deleted AFTER DELETE ON tickwright.scheduled_tasks FOR EACH ROW
-  WHEN (OLD.idempotency_key IS NOT NULL OR OLD.awaited OR OLD.group_key IS NOT NULL AND OLD.owner IS NULL) EXECUTE FUNCTION tickwright.end_job();
-
-CREATE FUNCTION tickwright.leave_dead_letters() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION tickwright.leave_group() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at) VALUES (OLD.task_type, OLD.group_key, clock_timestamp());
   RETURN NULL;
 END $$;
-COMMENT ON FUNCTION tickwright.leave_dead_letters IS 'A dead letter with a group is deleted or runs again: the group may go on.';
-REVOKE EXECUTE ON FUNCTION tickwright.leave_dead_letters() FROM PUBLIC;
+COMMENT ON FUNCTION tickwright.leave_group IS 'A job with a group ends or is deleted, or its dead letter is deleted or runs again: claims look at the group.';
+REVOKE EXECUTE ON FUNCTION tickwright.leave_group() FROM PUBLIC;
+CREATE TRIGGER scheduled_tasks_left_group AFTER DELETE ON tickwright.scheduled_tasks FOR EACH ROW
+  WHEN (OLD.group_key IS NOT NULL) EXECUTE FUNCTION tickwright.leave_group();
 CREATE TRIGGER scheduled_tasks_dead_left AFTER DELETE ON tickwright.scheduled_tasks_dead FOR EACH ROW
-  WHEN (OLD.group_key IS NOT NULL) EXECUTE FUNCTION tickwright.leave_dead_letters();
+  WHEN (OLD.group_key IS NOT NULL) EXECUTE FUNCTION tickwright.leave_group();
 
 ------------------------------------------------------------------------------------------------ inserts one by one
 -- insert_each (0037) with the groups; earlier releases call it as before, without any.

@@ -383,9 +383,6 @@ BEGIN
   IF OLD.awaited THEN
     PERFORM pg_notify('tickwright_results', OLD.id::text);
   END IF;
-  IF OLD.group_key IS NOT NULL THEN
-    INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at) VALUES (OLD.task_type, OLD.group_key, clock_timestamp());
-  END IF;
   IF OLD.uniqueness IS NOT NULL THEN
     PERFORM tickwright.end_unique_job(OLD);
   END IF;
@@ -404,7 +401,7 @@ BEGIN
   RETURN NULL;
 END $$;
 CREATE OR REPLACE TRIGGER scheduled_tasks_deleted AFTER DELETE ON tickwright.scheduled_tasks FOR EACH ROW
-  WHEN (OLD.idempotency_key IS NOT NULL OR OLD.awaited OR OLD.group_key IS NOT NULL OR OLD.uniqueness IS NOT NULL) EXECUTE FUNCTION tickwright.end_job();
+  WHEN (OLD.idempotency_key IS NOT NULL OR OLD.awaited OR OLD.uniqueness IS NOT NULL) EXECUTE FUNCTION tickwright.end_job();
 
 ------------------------------------------------------------------------------------------------ roles that use plain SQL only
 DO $$ BEGIN

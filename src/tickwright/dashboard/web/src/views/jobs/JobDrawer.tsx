@@ -135,6 +135,7 @@ function facts(job: Job) {
     ["Lateness of the first start", <Duration key="late" seconds={job.lateness_ms === null ? null : job.lateness_ms / 1000} />],
     ["Priority", String(job.priority)],
     ["Tags", job.tags.length === 0 ? null : job.tags.join(", ")],
+    ["Group", job.group === null ? null : <Link key="group" href={`/jobs?type=${encodeURIComponent(job.task_type)}&group=${encodeURIComponent(job.group)}`}>{job.group}</Link>],
     ["Timeout", job.timeout ?? "of its task type"],
     ["Expires", <Instant key="expires" at={job.expires_at} />],
     ["Idempotency key", job.idempotency_key],

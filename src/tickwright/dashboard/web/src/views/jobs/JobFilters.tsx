@@ -15,6 +15,7 @@ export function JobFilters() {
       <TextFilter name="text" label="Text" placeholder="in key, error or payload" width={210} first />
       <ChoiceFilter name="type" label="Task type" names options={(types.data?.items ?? []).map((type) => type.name)} width={190} />
       <TextFilter name="tag" label="Tags" placeholder="all of a, b" width={130} />
+      <TextFilter name="group" label="Group" placeholder="whole name" width={130} />
       <TextFilter name="metadata" label="Metadata" placeholder="name=value" width={140} />
       <TextFilter name="key" label="Idempotency key" placeholder="exact" width={150} />
       <TextFilter name="worker" label="Worker" placeholder="session id" width={110} />

@@ -3,7 +3,7 @@ import type { Url } from "../../parts/useUrl";
 
 export const STATES = ["waiting", "pending", "processing", "completed", "failed", "cancelled"] as const;
 export type JobState = (typeof STATES)[number];
-export const NAMES = ["text", "type", "tag", "metadata", "key", "worker", "workflow", "from", "to"] as const;
+export const NAMES = ["text", "type", "tag", "metadata", "group", "key", "worker", "workflow", "from", "to"] as const;
 
 /** The filters that the listing, the counts and the bulk actions share. */
 export interface JobFilter {
@@ -13,6 +13,7 @@ export interface JobFilter {
   text?: string;
   tag?: string[];
   metadata?: string[];
+  group?: string;
   execute_from?: string;
   execute_to?: string;
 }
@@ -27,6 +28,7 @@ export function filterOf(url: Url): JobFilter {
   const tags = partsOf(url.one("tag"));
   if (tags.length > 0) filter.tag = tags;
   if (url.one("metadata") !== "") filter.metadata = [url.one("metadata")];
+  if (url.one("group") !== "") filter.group = url.one("group");
   if (url.one("from") !== "") filter.execute_from = url.one("from");
   if (url.one("to") !== "") filter.execute_to = url.one("to");
   return filter;
@@ -65,6 +67,7 @@ export function spokenFilter(filter: JobFilter): string {
     filter.idempotency_key && `with the key ${filter.idempotency_key}`,
     filter.tag && `with the tag ${filter.tag.join(" and ")}`,
     filter.metadata && `with ${filter.metadata.join(" and ")} in the metadata`,
+    filter.group && `of the group ${filter.group}`,
     filter.text && `with the text “${filter.text}”`,
     filter.execute_from && `to be executed from ${filter.execute_from}`,
     filter.execute_to && `to be executed before ${filter.execute_to}`,

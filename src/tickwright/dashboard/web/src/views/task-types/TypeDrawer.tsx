@@ -89,6 +89,7 @@ function Settings({ type }: { type: TaskType }) {
           ["Back-off", `${type.retry_base} × ${type.retry_factor}, up to ${type.retry_cap}`],
           ["Final statuses", type.final_statuses.join(", ") || "none"],
           ["Concurrency", type.concurrency === null ? "no limit" : count(type.concurrency)],
+          ["Groups", groupsOf(type)],
           ["Rate", type.rate_per_s === null ? "no limit" : `${type.rate_per_s}/s`],
           ["Queue", type.queue],
           ["Needs", type.needs.join(", ") || "nothing"],
@@ -145,4 +146,14 @@ function Actions({ type, onSecret }: { type: TaskType; onSecret: (secret: string
       {editing && <TypeForm type={type} onClose={() => setEditing(false)} onSecret={onSecret} />}
     </Group>
   );
+}
+
+/** Return the limits of each group of jobs, and what follows a failed job of an ordered one. */
+function groupsOf(type: TaskType): string {
+  const parts = [
+    type.group_limit === null ? "" : `${count(type.group_limit)} at once`,
+    type.group_rate_per_s === null ? "" : `${type.group_rate_per_s}/s`,
+    type.group_order === null ? "" : `in order, ${type.group_order} behind a failed job`,
+  ];
+  return parts.filter((part) => part !== "").join(", ") || "no limit";
 }

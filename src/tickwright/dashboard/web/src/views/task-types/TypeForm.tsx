@@ -33,16 +33,16 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
     invalidates: ["task-types"],
     quiet: true,
   });
-  const text = (field: "target" | "timeout" | "retry_base" | "retry_cap" | "final_statuses" | "queue" | "needs", label: string, description?: string) => (
+  const text = (field: "target" | "timeout" | "retry_base" | "retry_cap" | "final_statuses" | "queue" | "needs" | "group_order", label: string, description?: string) => (
     <TextInput
       label={label}
       description={description}
       value={fields[field]}
-      required={field !== "final_statuses" && field !== "needs"}
+      required={field !== "final_statuses" && field !== "needs" && field !== "group_order"}
       onChange={(event) => setFields({ ...fields, [field]: event.currentTarget.value })}
     />
   );
-  const figure = (field: "max_attempts" | "retry_factor" | "concurrency" | "rate_per_s", label: string, description?: string) => (
+  const figure = (field: "max_attempts" | "retry_factor" | "concurrency" | "rate_per_s" | "group_limit" | "group_rate_per_s", label: string, description?: string) => (
     <TextInput
       label={label}
       description={description}
@@ -76,6 +76,9 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
             {figure("rate_per_s", "Rate per second")}
             {text("queue", "Queue")}
             {text("needs", "Needs of its workers")}
+            {figure("group_limit", "At once in a group")}
+            {figure("group_rate_per_s", "Group rate per second")}
+            {text("group_order", "Group order")}
           </SimpleGrid>
           <Checkbox
             label="Keep history of its jobs"

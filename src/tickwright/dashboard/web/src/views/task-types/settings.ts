@@ -17,17 +17,21 @@ export interface Fields {
   queue: string;
   needs: string;
   encrypted: boolean;
+  group_limit: string;
+  group_rate_per_s: string;
+  group_order: string;
 }
 type Settings = Omit<Schemas["TaskTypeRequest"], never>;
 
 export const DEFAULTS: Fields = {
   target: "", timeout: "30s", max_attempts: "3", retry_base: "1s", retry_factor: "2", retry_cap: "1h", final_statuses: "",
-  concurrency: "", rate_per_s: "", keep_history: true, queue: "default", needs: "", encrypted: false,
+  concurrency: "", rate_per_s: "", keep_history: true, queue: "default", needs: "", encrypted: false, group_limit: "", group_rate_per_s: "", group_order: "",
 }; // prettier-ignore
 
 export function fieldsOf(type: TaskType): Fields {
   const { max_attempts, retry_factor, concurrency, rate_per_s } = type;
-  return { ...type, final_statuses: type.final_statuses.join(", "), max_attempts: `${max_attempts}`, retry_factor: `${retry_factor}`, concurrency: `${concurrency ?? ""}`, rate_per_s: `${rate_per_s ?? ""}`, needs: type.needs.join(", ") };
+  const groups = { group_limit: `${type.group_limit ?? ""}`, group_rate_per_s: `${type.group_rate_per_s ?? ""}`, group_order: type.group_order ?? "" };
+  return { ...type, final_statuses: type.final_statuses.join(", "), max_attempts: `${max_attempts}`, retry_factor: `${retry_factor}`, concurrency: `${concurrency ?? ""}`, rate_per_s: `${rate_per_s ?? ""}`, needs: type.needs.join(", "), ...groups };
 }
 
 export function settingsOf(fields: Fields): Settings {
@@ -45,6 +49,9 @@ export function settingsOf(fields: Fields): Settings {
     queue: fields.queue.trim(),
     needs: fields.needs.split(/[\s,]+/).filter(Boolean),
     encrypted: fields.encrypted,
+    group_limit: readNumber(fields.group_limit),
+    group_rate_per_s: readNumber(fields.group_rate_per_s),
+    group_order: (fields.group_order.trim() || null) as Settings["group_order"],
   };
 }
 

@@ -1,0 +1,243 @@
+"""Groups of jobs while workers are killed, rows are locked and hints are lost."""
+
+import asyncio
+import time
+from collections import defaultdict
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kit.engine import Event, WorkerProcess, connect, policy, read_events, running_engine
+from kit.mutants import mutate
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.jobs.retention import SQL as UPKEEP
+from tickwright.capabilities.jobs.worker import groups
+from tickwright.capabilities.jobs.worker.places import PlaceQueues
+from tickwright.capabilities.jobs.worker.worker import JobWorker
+
+FILL = """
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_attempts, group_key)
+SELECT now(), $1, '{}', 20, 'g' || n % 4 FROM generate_series(1, 80) AS n RETURNING id, group_key
+"""
+LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
+
+
+def overlaps(events: list[Event], group_of: dict[int, str], killed_s: float, killed: set[int]) -> list[tuple[str, int]]:
+    """Return the starts of jobs that began while another one of their group ran; a killed attempt ends at the kill."""
+    ends = {(event.job_id, event.fence): event.at_s for event in events if event.tag == "E"}
+    runs: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+    for event in events:
+        if event.tag == "S":
+            end_s = ends.get((event.job_id, event.fence), killed_s if event.job_id in killed else float("inf"))
+            runs[group_of[event.job_id]].append((event.at_s, end_s, event.job_id))
+    found = []
+    for group, spans in runs.items():
+        spans.sort()
+        found += [(group, span[2]) for before, span in pairwise(spans) if span[0] < before[1]]
+    return found
+
+
+@pytest.mark.parametrize("task_type", ["grouped", "ordered"])
+async def test_a_killed_worker_breaks_no_limit_and_leaves_no_group_behind(
+    database_url: str, tmp_path: Path, task_type: str
+) -> None:
+    """Two workers, one of them killed while it holds groups: one job of a group runs at a time, and all of them run."""
+    logs = [tmp_path / f"{name}.log" for name in ("killed", "other")]
+    killed = WorkerProcess(database_url, logs[0], lease_s=3, work_s=0.03)
+    connection = await connect(database_url)
+    other = None
+    try:
+        registered = "SELECT count(*) FROM tickwright.task_types WHERE name = $1"
+        await eventually_async(lambda: connection.fetchval(registered, task_type), what="the types are there")
+        group_of = {row["id"]: row["group_key"] for row in await connection.fetch(FILL, task_type)}
+        await eventually_async(lambda: len(read_events(logs[0])) > 8, what="it holds groups")
+        other = WorkerProcess(database_url, logs[1], lease_s=3, work_s=0.03)
+        killed.kill9()
+        killed_s = time.time()
+        await eventually_async(lambda: _none(connection), 40, what="all have run")
+    finally:
+        killed.stop()
+        if other is not None:
+            other.stop()
+        await connection.close()
+    events = read_events(*logs)
+    ended = {event.job_id for event in events if event.tag == "E"}
+    assert ended == set(group_of)
+    begun_there = {event.job_id for event in read_events(logs[0]) if event.tag == "S"}
+    assert overlaps(events, group_of, killed_s, begun_there) == []
+    if task_type == "ordered":
+        for group in set(group_of.values()):
+            last = [event.job_id for event in events if event.tag == "E" and group_of[event.job_id] == group]
+            firsts = list(dict.fromkeys(sorted(last, key=lambda job: _first_end(events, job))))
+            assert firsts == sorted(firsts)
+
+
+def _first_end(events: list[Event], job_id: int) -> float:
+    return min(event.at_s for event in events if event.tag == "E" and event.job_id == job_id)
+
+
+async def _none(connection: object) -> bool:
+    return not await connection.fetchval(LIVE)  # type: ignore[attr-defined]
+
+
+async def _limit_holds(url: str) -> None:
+    running, most, done = 0, 0, 0
+
+    async def mail(_job: Job) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        done += 1
+
+    kinds = {"mail": policy("mail", group_limit=2)}
+    async with (
+        running_engine(url, {"mail": mail}, kinds=kinds) as engine,
+        running_engine(url, {"mail": mail}, kinds=kinds),
+    ):
+        for _ in range(100):
+            await engine.insert("mail", group_key="g")
+        await eventually_async(lambda: done == 100, 20, what="all have run")
+    assert most <= 2, f"{most} ran at once"
+
+
+async def test_a_limit_holds_while_jobs_come_one_by_one(database_url: str) -> None:
+    """Each insert makes a claim look at the group, whose places are taken."""
+    await _limit_holds(database_url)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_a_claim_that_does_not_count_what_runs(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which places are taken is read from the rows of the jobs."""
+    blind = groups._CLAIM[False].replace("t.status = 'processing' AND t.group_key = g.group_key", "false")
+    assert blind != groups._CLAIM[False]
+    monkeypatch.setitem(groups._CLAIM, False, blind)
+    with pytest.raises(AssertionError, match="ran at once"):
+        await _limit_holds(database_url)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_jobs_of_one_place_that_run_at_once(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first job of a place starts, the others follow it."""
+    mutate(monkeypatch, PlaceQueues.enter, "is None:\n            able", "or True:\n            able")
+    monkeypatch.setattr("kit.waiting.PATIENCE", 0.5)
+    with pytest.raises(AssertionError, match=r"ran at once|all have run"):
+        await _limit_holds(database_url)
+
+
+async def test_a_locked_job_does_not_hold_up_its_group(database_url: str) -> None:
+    """A program locks a waiting job for any time; the others of its group run, and it runs after an update."""
+    done: list[int] = []
+
+    async def mail(job: Job) -> None:
+        done.append(job.id)
+
+    other = await connect(database_url)
+    try:
+        async with running_engine(
+            database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}
+        ) as engine:
+            locked = await engine.insert("mail", at="now() + interval '1 second'", group_key="g")
+            async with other.transaction():
+                await other.execute("UPDATE tickwright.scheduled_tasks SET metadata = '{}' WHERE id = $1", locked)
+                behind = await engine.insert("mail", at="now() + interval '1.1 seconds'", group_key="g")
+                await engine.until(behind, "completed")
+                assert done == [behind]
+            await engine.until(locked, "completed")
+    finally:
+        await other.close()
+
+
+async def test_upkeep_finds_a_group_of_which_the_hint_was_lost(database_url: str) -> None:
+    """A restore, or a process that ended between its result and its next claim."""
+    done: list[int] = []
+
+    async def mail(job: Job) -> None:
+        done.append(job.id)
+
+    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}) as engine:
+        await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = now()")
+        await eventually_async(lambda: engine.worker.types()["mail"].task_type.waits, what="it is paused")
+        await engine.insert("mail", at="now() - interval '1 minute'", group_key="g")
+        await engine.pool.execute("DELETE FROM tickwright.job_group_hints")
+        await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = NULL")
+        await eventually_async(lambda: not engine.worker.types()["mail"].task_type.waits, what="it runs again")
+        row = await engine.pool.fetchrow(UPKEEP["hint_waiting_groups"], "", "", timedelta(seconds=30), 1000)
+        assert (row["groups"], row["hinted"]) == (1, 1)
+        await eventually_async(lambda: len(done) == 1, what="it has run")
+
+
+async def test_a_group_without_jobs_is_forgotten(database_url: str) -> None:
+    """Its row goes once nothing of it runs or waits."""
+
+    async def mail(_job: Job) -> None:
+        """Do nothing."""
+
+    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}) as engine:
+        await engine.until(await engine.insert("mail", group_key="done"), "completed")
+        await engine.insert("mail", at="now() + interval '1 hour'", group_key="waits")
+        await engine.until(await engine.insert("mail", group_key="waits"), "completed")
+        known = "SELECT array_agg(group_key ORDER BY group_key) FROM tickwright.job_groups"
+
+        async def forgotten() -> bool:
+            await engine.pool.execute(UPKEEP["delete_idle_groups"], "", "", 1000)
+            return bool(await engine.pool.fetchval(known) == ["waits"])
+
+        await eventually_async(forgotten, what="only the group with a job is left")
+
+
+async def _hands_over(url: str) -> None:
+    """One worker runs the only place of a group and stops; the other one continues."""
+    gate, begun = asyncio.Event(), list[int]()
+
+    async def mail(job: Job) -> None:
+        begun.append(job.id)
+        await gate.wait()
+
+    kinds = {"mail": policy("mail", group_limit=1)}
+    async with (
+        running_engine(url, {"mail": mail}, kinds=kinds) as first,
+        running_engine(url, {"mail": mail}, kinds=kinds) as second,
+    ):
+        for _ in range(2):
+            await first.insert("mail", group_key="g")
+        await eventually_async(lambda: len(begun) == 1, what="the first job runs")
+        holder = first if first.worker.runner.busy else second
+        looked = (
+            "SELECT count(*) FROM tickwright.job_groups WHERE ready_at IS NULL "
+            "AND NOT EXISTS (SELECT FROM tickwright.job_group_hints)"
+        )
+        await eventually_async(lambda: first.pool.fetchval(looked), what="the other one has looked at the group")
+        stopping = asyncio.create_task(holder.worker.quiesce())
+        await eventually_async(holder.worker.claimer._over.is_set, what="its last claim is over")
+        gate.set()
+        await stopping
+        await eventually_async(lambda: len(begun) == 2, what="the second job runs")
+
+
+async def test_a_worker_that_stops_hands_its_groups_over(database_url: str) -> None:
+    """The other worker does not wait for upkeep."""
+    await _hands_over(database_url)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_a_worker_that_keeps_its_groups(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would make a claim look at the group."""
+
+    async def nothing(_self: JobWorker) -> None:
+        """Hint at nothing."""
+
+    monkeypatch.setattr(JobWorker, "_leave_groups", nothing)
+    monkeypatch.setattr("kit.waiting.PATIENCE", 0.5)
+    with pytest.raises(AssertionError, match="the second job runs"):
+        await _hands_over(database_url)
