@@ -203,7 +203,7 @@ async def test_the_suite_notices_last_attempts_without_a_distance(
     database_url: str, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the guard: an attempt that has begun starts at once."""
-    mutate(monkeypatch, Runner._begins, "not await self._keep_distance(job.type_state)", "False")
+    mutate(monkeypatch, Runner._begins, "not await job.type_state.wait_for_start()", "False")
     with pytest.raises(AssertionError, match="a rate is not kept"):
         await check_last_attempts_keep_their_rate(database_url, gate)
 
