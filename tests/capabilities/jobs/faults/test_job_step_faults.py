@@ -55,8 +55,8 @@ async def ended(connection: asyncpg.Connection, job_id: int) -> Any:
 
 
 async def has_types(connection: asyncpg.Connection) -> bool:
-    """Whether a worker has registered its types."""
-    return bool(await connection.fetchval("SELECT count(*) = 3 FROM tickwright.task_types"))
+    """Whether a worker has registered the type of the jobs with steps."""
+    return bool(await connection.fetchval("SELECT count(*) FROM tickwright.task_types WHERE name = 'steps'"))
 
 
 # ---------------------------------------------------------------------- processes
