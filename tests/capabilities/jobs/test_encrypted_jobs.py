@@ -141,7 +141,7 @@ async def test_a_key_finds_the_same_request_also_after_a_rotation(app: Tickwrigh
 
 def replace_created(made: Any) -> Any:
     """Return a handle as a repeated call has it."""
-    return type(made)(made.id, False, made.app)
+    return type(made)(made.id, False, app=made.app)
 
 
 async def test_the_text_of_an_error_is_withheld(app: Tickwright) -> None:
