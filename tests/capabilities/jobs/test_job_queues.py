@@ -21,7 +21,7 @@ from tickwright.capabilities.jobs.admin.queues import Queues
 from tickwright.capabilities.jobs.admin.search import EXPLAIN
 from tickwright.capabilities.jobs.admin.views import explain
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job
-from tickwright.capabilities.jobs.worker import claimer, claims
+from tickwright.capabilities.jobs.worker import claimer, claims, frontier
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.pools import WorkerScope, read_scope
 from tickwright.capabilities.jobs.worker.queue_slots import QueueSlots
@@ -215,7 +215,7 @@ async def test_the_suite_notices_that_a_low_priority_starves(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant: every claim begins with the highest priority."""
-    monkeypatch.setattr(claimer, "FAIR_EVERY", 1_000_000_000)
+    monkeypatch.setattr(frontier, "FAIR_EVERY", 1_000_000_000)
     with pytest.raises(AssertionError, match="starves"):
         await check_no_starvation(database_url, turns=20_000)
 
