@@ -10,6 +10,6 @@ INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_ke
 SELECT now() + make_interval(secs => %s) + i * make_interval(secs => %s), 'noop.grouped', jsonb_build_object('shipment_id', i, 'carrier', 'dhl'), 'group-' || i %% %s
   FROM generate_series(1, %s) i;
 
--- name: first
--- The job that a drain takes first.
-SELECT min(id) FROM ONLY tickwright.scheduled_tasks;
+-- name: ends
+-- The jobs that a drain takes first and last.
+SELECT min(id), max(id) FROM ONLY tickwright.scheduled_tasks;

@@ -2,7 +2,8 @@
 -- Serialize the claims of a type's groups until the end of the transaction: each statement behind this one sees what the claims before it did. A row, because any
 -- user of the database may hold an advisory lock. They use indexes only, by plans of their own: with statistics of one large group, or a plan from when there were
 -- few, PostgreSQL would read all for each group. Index: task_types_pkey.
-SELECT name, set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)
+SELECT name, set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_memoize', 'off', true),
+       set_config('plan_cache_mode', 'force_custom_plan', true)
   FROM tickwright.task_types WHERE name = $1 FOR NO KEY UPDATE;
 
 -- name: hint
@@ -12,7 +13,8 @@ SELECT u.task_type, u.group_key, clock_timestamp() FROM unnest($1::text[], $2::t
 
 -- name: fold
 -- Note when to look at the groups in which something changed, and delete the hints that said so, at most 10,000. The instants rise with each call, so that
--- groups take turns. Hints from $3 on; all of them for NULL. $4: groups in which places of the caller ended, or have room. Returns how many groups there were.
+-- groups take turns. Hints from $3 on; all of them for NULL. $4: groups in which places of the caller ended, or have room; $5: those of them that have room.
+-- Their jobs last for half of the horizon, so groups with jobs that are due before come first. Returns how many groups there were.
 -- Indexes: job_group_hints_ready, job_groups_pkey.
 WITH taken AS (
   DELETE FROM tickwright.job_group_hints
@@ -24,7 +26,8 @@ WITH taken AS (
   INSERT INTO tickwright.job_groups AS g (task_type, group_key, ready_at)
   SELECT $1, n.group_key, greatest(min(n.ready_at), statement_timestamp())
     FROM (SELECT group_key, ready_at FROM taken
-          UNION ALL SELECT m.group_key, NULL FROM tickwright.job_groups m WHERE m.task_type = $1 AND m.group_key = ANY ($4::text[]) AND m.more) AS n
+          UNION ALL SELECT m.group_key, CASE WHEN m.group_key = ANY ($5::text[]) THEN statement_timestamp() + $2::interval / 2 END
+                      FROM tickwright.job_groups m WHERE m.task_type = $1 AND m.group_key = ANY ($4::text[]) AND m.more) AS n
    GROUP BY n.group_key
   ON CONFLICT (task_type, group_key) DO UPDATE
      SET ready_at = least(g.ready_at, excluded.ready_at),
@@ -34,10 +37,14 @@ WITH taken AS (
 SELECT count(*) FROM noted;
 
 -- name: busy
--- The places of a group (g) that are taken: of jobs that a claim took and that still run, each found by its id. Those in which the caller has room are free.
-(SELECT array_agg(h.id) AS ids, array_agg(h.place) AS places,
+-- The places of a group (g) that are taken: of jobs that a claim took and that still run, each found by its id. Those in which the caller has room are free. Where
+-- the caller has the only place of the group, and says which job runs there now, all behind that one wait there, and none is looked up.
+(SELECT g.held[own.first:] AS ids, g.places[own.first:] AS places, NULL::smallint[] AS taken WHERE own.first IS NOT NULL
+  UNION ALL
+ SELECT array_agg(h.id), array_agg(h.place),
        array_agg(h.place) FILTER (WHERE t.owner <> $1 OR (g.group_key || chr(10) || h.place) <> ALL ($11::text[])) AS taken
-  FROM unnest(g.held, g.places) AS h (id, place) JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key);
+  FROM unnest(g.held, g.places) AS h (id, place) JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key
+ HAVING own.first IS NULL);
 
 -- name: first_due
 -- The jobs of a group that may start, in the order of their due times.
@@ -65,7 +72,7 @@ SELECT count(*) FROM noted;
 -- place) allow, of at most $12 groups, $3 jobs in all. In the transaction of ``lock`` and ``fold``. As ``claim`` (claims.sql): the session, long payloads, a type
 -- that waits. $8: the type is one of ordered groups; nothing is taken where that has changed. $9: groups that are ready from then on, NULL for all. $10: rates
 -- hold. $11: the places in which the caller has room for more behind its jobs, each as group, newline, number. $15: jobs of a group in one turn; $14: of
--- the groups $13, which have such places. Which jobs run is read from their rows, so that a
+-- the groups $13, which have such places. $16: by group, the job that runs in the place of the caller that has room. Which jobs run is read from their rows, so that a
 -- limit holds whatever job_groups says. Rows without an id follow: for each group its jobs in their order, their places, its rate, from when on they start, and
 -- whether there are more; last a summary: execute_s is the clock, due_s when to claim again, attempts is 1 where that is at once. The jobs of a group are arrays:
 -- as rows, they cost the claim twice as much. Indexes: job_groups_ready, scheduled_tasks_pkey, scheduled_tasks_grouped or scheduled_tasks_in_order,
@@ -86,6 +93,8 @@ WITH session AS MATERIALIZED (
       SELECT * FROM tickwright.job_groups r
        WHERE r.task_type = $2 AND r.ready_at >= coalesce($9::timestamptz, '-infinity') AND r.ready_at <= statement_timestamp() + $5::interval
        ORDER BY r.ready_at LIMIT $12::integer) AS g
+   CROSS JOIN LATERAL (
+      SELECT CASE WHEN kind.places_max = 1 THEN array_position(g.held, ($16::jsonb ->> g.group_key)::bigint) END AS first OFFSET 0) AS own
    CROSS JOIN LATERAL {busy} AS busy
    CROSS JOIN LATERAL (
       SELECT CASE WHEN busy.taken IS NULL THEN kind.all_places
@@ -115,7 +124,7 @@ WITH session AS MATERIALIZED (
                                          WHERE l.is_long ORDER BY l.number OFFSET greatest(0, $7::integer - f.longs_so_far + f.longs) LIMIT 1), f.found) END)::integer AS taken
     FROM found f WHERE f.before < $3::integer OR f.found = 0
 ), decided AS MATERIALIZED (
-  SELECT l.group_key, l.at[1:l.taken] AS at, l.ids[1:l.taken] AS ids, l.taken, l.busy_ids, l.busy_places, l.stopped_by, l.start_at, l.last_at, l.jobs_max, l.ready_at,
+  SELECT l.group_key, l.at[1:l.taken] AS at, l.ids[1:l.taken] AS ids, l.taken, l.busy_ids, l.busy_places, l.stopped_by, l.start_at, l.last_at, l.jobs_max, l.from_at,
          l.taken < l.found AS was_cut, l.found >= l.jobs_max AS is_full, kind.rate, kind.places_max,
          CASE WHEN kind.places_max IS NOT NULL
               THEN ARRAY (SELECT l.free[1 + n % cardinality(l.free)] FROM generate_series(0, l.taken - 1) AS n)::smallint[] END AS places,
@@ -141,14 +150,16 @@ WITH session AS MATERIALIZED (
                  THEN jsonb_build_object('tags', t.tags, 'metadata', t.metadata, 'workflow', t.workflow_id, 'awaited', t.awaited, 'group', t.group_key)::text
                  ELSE '{"group":' || to_json(t.group_key) || '}' END AS details
 ), marked AS (
-  UPDATE tickwright.job_groups g
-     SET ready_at = d.next_at, more = d.was_cut OR d.is_full OR $8::boolean AND d.taken > 0, stopped_by = d.stopped_by,
-         from_at = CASE WHEN d.was_cut OR d.jobs_max = 0 THEN g.from_at WHEN d.is_full AND NOT $8::boolean THEN d.last_at ELSE '-infinity' END,
-         free_at = CASE WHEN d.rate IS NULL OR d.taken = 0 THEN g.free_at ELSE d.free_at END,
-         held = CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_ids, '{}') || d.ids END,
-         places = CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_places, '{}') || d.places END
+  INSERT INTO tickwright.job_groups AS g (task_type, group_key, ready_at, more, stopped_by, from_at, free_at, held, places)
+  SELECT $2, d.group_key, d.next_at, d.was_cut OR d.is_full OR $8::boolean AND d.taken > 0, d.stopped_by,
+         CASE WHEN d.was_cut OR d.jobs_max = 0 THEN d.from_at WHEN d.is_full AND NOT $8::boolean THEN d.last_at ELSE '-infinity' END,
+         CASE WHEN d.taken > 0 THEN d.free_at END,
+         CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_ids, '{}') || d.ids END,
+         CASE WHEN d.places_max IS NULL THEN '{}' ELSE coalesce(d.busy_places, '{}') || d.places END
     FROM decided d
-   WHERE g.task_type = $2 AND g.group_key = d.group_key
+  ON CONFLICT (task_type, group_key) DO UPDATE
+     SET ready_at = excluded.ready_at, more = excluded.more, stopped_by = excluded.stopped_by, from_at = excluded.from_at,
+         free_at = coalesce(excluded.free_at, g.free_at), held = excluded.held, places = excluded.places
 )
 SELECT c.*, NULL AS group_key, NULL::bigint[] AS ids, NULL::smallint[] AS places, NULL::float8 AS start_s, NULL::float8 AS rate, NULL::boolean AS more FROM claimed c
 UNION ALL

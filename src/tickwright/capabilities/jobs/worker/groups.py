@@ -19,7 +19,10 @@ from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
@@ -40,10 +43,10 @@ _CLAIM = {
         (True, {**_PIECES, "first_due": _PIECES["first_in_order"], "next_due": _PIECES["next_in_order"]}),
     )
 }
-DEPTH_MAX = 2048
+DEPTH_MAX = 6000
 """Jobs that wait for each other in one place."""
 HINT = _PIECES["hint"]
-ROWS_MAX = 1200
+ROWS_MAX = 2400
 """Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
 """A place gets as many jobs as end in this time."""
@@ -100,6 +103,7 @@ class GroupClaims:
         depth: int = 1,
         is_paced: bool = True,
         freed: AbstractSet[Place] = frozenset(),
+        with_room: Mapping[Place, int] = MappingProxyType({}),
     ) -> ClaimedGroups:
         """Claim due jobs in the caller's transaction.
 
@@ -110,6 +114,7 @@ class GroupClaims:
             depth: How many jobs a place may get.
             is_paced: Whether rates of groups hold.
             freed: Places of the caller that have ended, or have room for more jobs.
+            with_room: The latter of them, each with the job that runs there.
         """
         is_ordered = kind.group_order is not None
         await connection.fetchval(_PIECES["lock"], self._name)
@@ -117,7 +122,7 @@ class GroupClaims:
         is_sweep = began >= self._sweep_at_s
         hints_since, since = (None, None) if is_sweep else (_instant(self._hints_s), _instant(self._frontier_s))
         changed = list({place.group for place in freed})
-        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, hints_since, changed)
+        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, hints_since, changed, [place.group for place in with_room])
         rows_max = min(ROWS_MAX, request.plan.rows_max[0])
         records = await connection.fetch(
             _CLAIM[is_ordered],
@@ -136,6 +141,7 @@ class GroupClaims:
             changed,
             max(TURN_JOBS, rows_max // max(1, len(changed))),
             TURN_JOBS,
+            msgspec.json.encode({place.group: job_id for place, job_id in with_room.items()}).decode(),
         )
         summary = records.pop()
         record_database_time(now_s := summary["execute_s"])
@@ -213,9 +219,10 @@ class WorkerGroups:
         claims = self._claims.setdefault(kind.name, GroupClaims(kind.name))
         depth = depth_of(state.ended.mean_s)
         freed = self._places.take_freed(kind.name)
+        with_room = self._places.with_room(freed)
 
         async def claim(request: ClaimRequest, connection: Connection) -> ClaimedGroups:
-            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed, is_paced=is_paced)
+            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed, with_room=with_room, is_paced=is_paced)
 
         claimed: ClaimedGroups | None = None
         wait_s = 0.0

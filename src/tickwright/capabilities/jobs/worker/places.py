@@ -135,6 +135,10 @@ class PlaceQueues:
         self.freed -= freed
         return freed
 
+    def with_room(self, places: AbstractSet[Place]) -> dict[Place, int]:
+        """Return those of these places whose jobs have not all ended, each with the id of the one whose turn it is."""
+        return {place: self._queues[place].current.id for place in places if place in self._queues}
+
     def remove(self, jobs: AbstractSet[Job]) -> None:
         """Forget those of these jobs that wait for others; the caller ends them."""
         for queue in self._queues.values():
