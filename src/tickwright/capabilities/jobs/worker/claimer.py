@@ -525,8 +525,8 @@ class Claimer:
                         self._accept(claimed)
             finally:
                 self._groups_plan = None
-        await self._groups.hint(but=claimed_types)
-        return has_more or bool(self._runner.places.freed)
+        await self._groups.hint(but=claimed_types | self._groups.later)
+        return has_more or bool(self._runner.places.types_left_over())
 
     async def _sleep_alone(self, now_s: float, next_due_s: float | None) -> None:
         await self._wakeup.listen()

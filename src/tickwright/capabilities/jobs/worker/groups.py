@@ -6,8 +6,8 @@
                                                                                   a place: jobs, one after another
 
 A pending job with a group is parked, so that the claim of :mod:`.claims` does not read it (revision 0039). Here a claim
-is a transaction of three statements: a lock for the groups of the type, the hints, the jobs. It reads what runs from
-the rows of the jobs, behind the lock, so a limit holds whatever crashed before.
+is one call of a function (0045) with three statements: a lock for the groups of the type, the hints, the jobs. It reads
+what runs from the rows of the jobs, behind the lock, so a limit holds whatever crashed before.
 
 A group with the limit n has n places. A claim gives the jobs that it takes of a group to its free places, several to
 each where they end fast, and one worker runs the jobs of a place one after another. So a group with a limit of 1 and a
@@ -19,33 +19,24 @@ from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
-from tickwright.capabilities.jobs.worker.places import Place, PlaceQueues
+from tickwright.capabilities.jobs.worker.places import FreedPlaces, Place, PlaceQueues
 from tickwright.capabilities.jobs.worker.shared_limits import claim_at_rate
 from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic, record_database_time
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load, with_shared
+from tickwright.store.queries import load
 
-_PIECES = load("tickwright.capabilities.jobs.sql", "groups.sql")
-
-
-_CLAIM = {
-    is_ordered: with_shared(_PIECES, "busy", "first_due", "next_due", of=pieces)["claim"]
-    for is_ordered, pieces in (
-        (False, _PIECES),
-        (True, {**_PIECES, "first_due": _PIECES["first_in_order"], "next_due": _PIECES["next_in_order"]}),
-    )
-}
+_SQL = load("tickwright.capabilities.jobs.sql", "groups.sql")
 DEPTH_MAX = 6000
 """Jobs that wait for each other in one place."""
-HINT = _PIECES["hint"]
+HINT = _SQL["hint"]
 ROWS_MAX = 2400
 """Jobs of one claim: due jobs of other groups, and claims of other workers, wait for it."""
 AHEAD_S = 0.2
@@ -60,6 +51,7 @@ AGAIN_S = 0.02
 LOOKBACK_S = 5.0
 """How far behind the last claim the next one begins to read hints: a transaction may have taken so long to commit."""
 
+NONE_FREED = FreedPlaces()
 _CLAIMED_COLUMNS = len(ClaimedRow.__struct_fields__)
 
 
@@ -102,46 +94,43 @@ class GroupClaims:
         kind: TaskType,
         depth: int = 1,
         is_paced: bool = True,
-        freed: AbstractSet[Place] = frozenset(),
-        with_room: Mapping[Place, int] = MappingProxyType({}),
+        freed: FreedPlaces = NONE_FREED,
     ) -> ClaimedGroups:
-        """Claim due jobs in the caller's transaction.
+        """Claim due jobs: one statement.
 
         Args:
             request: For one type.
-            connection: Inside a transaction.
+            connection: Also inside a transaction of the caller.
             kind: That type, as the caller last read it.
             depth: How many jobs a place may get.
             is_paced: Whether rates of groups hold.
-            freed: Places of the caller that have ended, or have room for more jobs.
-            with_room: The latter of them, each with the job that runs there.
+            freed: Places of the caller.
         """
         is_ordered = kind.group_order is not None
-        await connection.fetchval(_PIECES["lock"], self._name)
         began = monotonic()
         is_sweep = began >= self._sweep_at_s
-        hints_since, since = (None, None) if is_sweep else (_instant(self._hints_s), _instant(self._frontier_s))
-        changed = list({place.group for place in freed})
-        await connection.fetchval(_PIECES["fold"], self._name, request.horizon, hints_since, changed, [place.group for place in with_room])
+        hints_from, ready_from = (None, None) if is_sweep else (_instant(self._hints_s), _instant(self._frontier_s))
+        changed = list({place.group for place in freed.places})
         rows_max = min(ROWS_MAX, request.plan.rows_max[0])
         records = await connection.fetch(
-            _CLAIM[is_ordered],
+            _SQL["claim"],
             request.token,
-            self._name,
-            rows_max,
-            depth,
-            request.horizon,
             request.number,
-            request.long_max,
+            self._name,
             is_ordered,
-            since,
             is_paced,
-            [f"{place.group}\n{place.number}" for place in freed] if kind.group_order is None else [],
+            rows_max,
             max(GROUPS_MIN, min(rows_max, round(1.5 * rows_max / self._per_group))),
-            changed,
-            max(TURN_JOBS, rows_max // max(1, len(changed))),
+            request.long_max,
+            depth,
             TURN_JOBS,
-            msgspec.json.encode({place.group: job_id for place, job_id in with_room.items()}).decode(),
+            request.horizon,
+            hints_from,
+            ready_from,
+            changed,
+            [] if is_ordered else [f"{place.group}\n{place.number}" for place in freed.places],
+            msgspec.json.encode({place.group: job_id for place, job_id in freed.running.items()}).decode(),
+            max(TURN_JOBS, rows_max // max(1, len(freed.unfinished))),
         )
         summary = records.pop()
         record_database_time(now_s := summary["execute_s"])
@@ -188,6 +177,8 @@ class WorkerGroups:
         self._pool, self._places = pool, places
         self._claims: dict[str, GroupClaims] = {}
         self._next_s: dict[str, float] = {}
+        self.later: set[str] = set()
+        """Types that the last look left for :const:`AGAIN_S`."""
         self._turn = 0
 
     @property
@@ -199,13 +190,15 @@ class WorkerGroups:
         """Return the types whose groups to claim now, the first one in turns."""
         now = monotonic()
         found = []
-        with_freed = {place.task_type for place in self._places.freed}
+        left_over = self._places.types_left_over()
+        self.later.clear()
         for name, state in types.items():
             if not state.task_type.has_groups or state.task_type.waits:
                 continue
-            if state.groups_again_s <= now or name in with_freed:
+            if state.groups_again_s <= now or name in left_over:
                 found.append((name, state))
             else:
+                self.later.add(name)
                 self._next_s[name] = min(self._next_s.get(name, math.inf), state.groups_again_s)
         for name in self._next_s.keys() - types.keys():
             del self._next_s[name]
@@ -219,25 +212,22 @@ class WorkerGroups:
         claims = self._claims.setdefault(kind.name, GroupClaims(kind.name))
         depth = depth_of(state.ended.mean_s)
         freed = self._places.take_freed(kind.name)
-        with_room = self._places.with_room(freed)
-
-        async def claim(request: ClaimRequest, connection: Connection) -> ClaimedGroups:
-            return await claims.claim(request, connection, kind=kind, depth=depth, freed=freed, with_room=with_room, is_paced=is_paced)
-
+        claim = partial(claims.claim, kind=kind, depth=depth, freed=freed, is_paced=is_paced)
         claimed: ClaimedGroups | None = None
         wait_s = 0.0
         try:
-            async with self._pool.acquire() as connection, connection.transaction():
+            async with self._pool.acquire() as connection:
                 if kind.rate_per_s is None:
                     claimed = await claim(request, connection)
                 else:
-                    claimed, _, wait_s = await claim_at_rate(claim, connection, kind, request)
+                    async with connection.transaction():
+                        claimed, _, wait_s = await claim_at_rate(claim, connection, kind, request)
         except BaseException:
             claimed = None
             raise
         finally:
             if claimed is None:
-                self._places.freed.update(freed)
+                self._places.give_back(freed)
         if claimed is None:
             state.groups_again_s = self._next_s[kind.name] = monotonic() + wait_s
             return None

@@ -8,7 +8,7 @@ which are released then: another claim takes them again, in their order.
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
@@ -21,6 +21,21 @@ class Place(NamedTuple):
     task_type: str
     group: str
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreedPlaces:
+    """Freed places of one type, for a claim.
+
+    Attributes:
+        places: They have ended, or have room for more jobs.
+        running: The latter of them, each with the id of the job whose turn it is.
+        unfinished: Those of groups with more jobs, as far as the worker knows.
+    """
+
+    places: AbstractSet[Place] = frozenset()
+    running: Mapping[Place, int] = field(default_factory=dict)
+    unfinished: AbstractSet[Place] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +71,8 @@ class PlaceQueues:
         self.freed_some: Callable[[], None] = lambda: None
         self.ended: set[Place] = set()
         """Places that have ended; some results may be unwritten."""
+        self._unfinished: set[Place] = set()
+        """Places of groups of which the last claim left some jobs."""
 
     def __len__(self) -> int:
         return len(self.known) - len(self._queues)
@@ -87,6 +104,7 @@ class PlaceQueues:
         for place in set(places.values()):
             if (queue := self._queues.get(place)) is not None:
                 queue.low = depth // 2 - 1 if place.group in unfinished else -1
+                (self._unfinished.add if place.group in unfinished else self._unfinished.discard)(place)
                 if len(queue.waiting) <= queue.low:
                     self.freed.add(place)
         return able
@@ -129,15 +147,23 @@ class PlaceQueues:
         self.freed.update(place for place in places if place not in self._queues)
         self.freed_some()
 
-    def take_freed(self, task_type: str) -> set[Place]:
+    def take_freed(self, task_type: str) -> FreedPlaces:
         """Take the freed places of a type, for a claim."""
         freed = {place for place in self.freed if place.task_type == task_type}
+        running = {place: self._queues[place].current.id for place in freed & self._queues.keys()}
+        taken = FreedPlaces(freed, running, freed & self._unfinished)
         self.freed -= freed
-        return freed
+        self._unfinished -= freed - running.keys()
+        return taken
 
-    def with_room(self, places: AbstractSet[Place]) -> dict[Place, int]:
-        """Return those of these places whose jobs have not all ended, each with the id of the one whose turn it is."""
-        return {place: self._queues[place].current.id for place in places if place in self._queues}
+    def give_back(self, freed: FreedPlaces) -> None:
+        """Give freed places back, after a claim that failed."""
+        self.freed |= freed.places
+        self._unfinished |= freed.unfinished
+
+    def types_left_over(self) -> set[str]:
+        """Return the types with freed places whose groups have more jobs, as far as this worker knows."""
+        return {place.task_type for place in self.freed & self._unfinished}
 
     def remove(self, jobs: AbstractSet[Job]) -> None:
         """Forget those of these jobs that wait for others; the caller ends them."""
