@@ -22,6 +22,13 @@ FILL = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_attempts, group_key)
 SELECT now(), $1, '{}', 20, 'g' || n % 4 FROM generate_series(1, 80) AS n RETURNING id, group_key
 """
+WAITS_FOR_AN_END = """
+INSERT INTO tickwright.job_groups (task_type, group_key, more, held, places) VALUES ('mail', 'g', true, '{1000000}', '{1}')
+"""
+DEAD_SESSION = """
+INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
+VALUES (nextval('tickwright.fence_seq'), 'dead', '{worker}', '0', now() - interval '1 minute')
+"""
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
 
 
@@ -172,6 +179,25 @@ async def test_upkeep_finds_a_group_of_which_the_hint_was_lost(database_url: str
         await eventually_async(lambda: not engine.worker.types()["mail"].task_type.waits, what="it runs again")
         row = await engine.pool.fetchrow(UPKEEP["hint_waiting_groups"], "", "", timedelta(seconds=30), 1000)
         assert (row["groups"], row["hinted"]) == (1, 1)
+        await eventually_async(lambda: len(done) == 1, what="it has run")
+
+
+async def test_the_end_of_a_session_lets_claims_look_at_the_groups_that_wait_for_an_end(database_url: str) -> None:
+    """Its process died between the write of a result and the next claim: the job is gone, and nobody has noted that."""
+    done: list[int] = []
+
+    async def mail(job: Job) -> None:
+        done.append(job.id)
+
+    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}) as engine:
+        await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = now()")
+        await eventually_async(lambda: engine.worker.types()["mail"].task_type.waits, what="it is paused")
+        await engine.insert("mail", at="now() - interval '1 second'", group_key="g")
+        await engine.pool.execute("DELETE FROM tickwright.job_group_hints")
+        await engine.pool.execute(WAITS_FOR_AN_END)
+        await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = NULL")
+        await eventually_async(lambda: not engine.worker.types()["mail"].task_type.waits, what="it runs again")
+        await engine.pool.execute(DEAD_SESSION)
         await eventually_async(lambda: len(done) == 1, what="it has run")
 
 

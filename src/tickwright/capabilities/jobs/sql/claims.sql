@@ -130,7 +130,8 @@ SET LOCAL statement_timeout = '15min';
 -- name: reclaim
 -- Release the jobs of lost sessions, in the transaction that declared them lost. The attempt stays counted, and a job without attempts left
 -- fails; a last attempt that did not begin does not count. Rows that another session has locked are left to return_stuck (upkeep.sql),
--- because all others would wait for them. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
+-- because all others would wait for them. Groups in which a lost session may have ended a job without a claim behind that are looked at again: all that wait for
+-- an end. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
 WITH RECURSIVE {claim_range}, {claimable}, outcome AS MATERIALIZED (
   SELECT 'lost' AS outcome, $2::text AS error
 ), held AS MATERIALIZED (
@@ -145,7 +146,9 @@ WITH RECURSIVE {claim_range}, {claimable}, outcome AS MATERIALIZED (
   RETURNING t.*
 ), hinted AS (
   INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at)
-  SELECT t.task_type, t.group_key, clock_timestamp() FROM over t WHERE t.group_key IS NOT NULL GROUP BY 1, 2
+  SELECT u.task_type, u.group_key, clock_timestamp()
+    FROM (SELECT t.task_type, t.group_key FROM over t WHERE t.group_key IS NOT NULL
+          UNION SELECT g.task_type, g.group_key FROM tickwright.job_groups g WHERE g.more AND g.ready_at IS NULL AND g.stopped_by IS NULL) AS u
 ), dead AS (
   INSERT INTO tickwright.scheduled_tasks_dead ({columns})
   SELECT {failed_with_error} FROM over t CROSS JOIN outcome o WHERE t.cancel_requested_at IS NULL

@@ -20,10 +20,13 @@ CREATE FUNCTION tickwright.claim_groups(
   SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_memoize = off SET plan_cache_mode = force_custom_plan
 AS $$
 #variable_conflict use_column
+DECLARE
+  looks_at timestamptz;                                         -- rises with each claim, unlike the start of its statement
 BEGIN
 -- Claims of a type's groups exclude each other until the end of the transaction: each statement behind this one sees what the claims before it did. A row, because
 -- any user of the database may hold an advisory lock. Index: task_types_pkey.
 PERFORM FROM tickwright.task_types k WHERE k.name = type_name FOR NO KEY UPDATE;
+looks_at := clock_timestamp();
 
 -- Note when to look at the groups in which something changed, and delete the hints that said so, at most 10,000. The instants rise with each call, so that groups
 -- take turns. The jobs in places with room last for half of the horizon, so groups with jobs that are due before come first.
@@ -32,14 +35,14 @@ WITH taken AS (
   DELETE FROM tickwright.job_group_hints
    WHERE ctid = ANY (ARRAY (SELECT h.ctid FROM tickwright.job_group_hints h
                              WHERE h.task_type = type_name AND h.ready_at >= coalesce(hints_from, '-infinity')
-                               AND h.ready_at <= statement_timestamp() + horizon
+                               AND h.ready_at <= looks_at + horizon
                              ORDER BY h.ready_at LIMIT 10000))
   RETURNING job_group_hints.group_key, ready_at, due_at
 )
 INSERT INTO tickwright.job_groups AS g (task_type, group_key, ready_at)
-SELECT type_name, n.group_key, greatest(min(n.ready_at), statement_timestamp())
+SELECT type_name, n.group_key, greatest(min(n.ready_at), looks_at)
   FROM (SELECT t.group_key, t.ready_at FROM taken t
-        UNION ALL SELECT m.group_key, CASE WHEN own_running ? m.group_key THEN statement_timestamp() + horizon / 2 END
+        UNION ALL SELECT m.group_key, CASE WHEN own_running ? m.group_key THEN looks_at + horizon / 2 END
                     FROM tickwright.job_groups m WHERE m.task_type = type_name AND m.group_key = ANY (own_groups) AND m.more) AS n
  GROUP BY n.group_key
 ON CONFLICT (task_type, group_key) DO UPDATE
@@ -66,7 +69,7 @@ RETURN QUERY WITH session AS MATERIALIZED (
     FROM kind
    CROSS JOIN LATERAL (
       SELECT * FROM tickwright.job_groups r
-       WHERE r.task_type = type_name AND r.ready_at >= coalesce(ready_from, '-infinity') AND r.ready_at <= statement_timestamp() + horizon
+       WHERE r.task_type = type_name AND r.ready_at >= coalesce(ready_from, '-infinity') AND r.ready_at <= looks_at + horizon
        ORDER BY r.ready_at LIMIT most_groups) AS g
    CROSS JOIN LATERAL (
       SELECT CASE WHEN kind.places_max = 1 THEN array_position(g.held, (own_running ->> g.group_key)::bigint) END AS first OFFSET 0) AS own
@@ -128,20 +131,20 @@ RETURN QUERY WITH session AS MATERIALIZED (
          CASE WHEN kind.places_max IS NOT NULL
               THEN ARRAY (SELECT l.free[1 + n % cardinality(l.free)] FROM generate_series(0, l.taken - 1) AS n)::smallint[] END AS places,
          greatest(l.start_at, l.last_at) + l.taken * make_interval(secs => 1 / kind.rate) AS free_at,
-         CASE WHEN l.taken < l.found THEN CASE WHEN kind.places_max IS NULL OR l.taken < cardinality(l.free) THEN statement_timestamp() END
+         CASE WHEN l.taken < l.found THEN CASE WHEN kind.places_max IS NULL OR l.taken < cardinality(l.free) THEN looks_at END
               WHEN l.stopped_by IS NOT NULL OR kind.places_max IS NOT NULL AND l.free = '{}' THEN NULL
               WHEN l.found < l.jobs_max THEN (
                 CASE WHEN in_order THEN                         -- its first job is due then, or soon where another session has locked it; an end is a hint
                        (SELECT CASE WHEN t.due_at > now() + horizon THEN t.due_at ELSE now() + interval '0.2 s' END FROM ONLY tickwright.scheduled_tasks t
                          WHERE l.found = 0 AND t.task_type = type_name AND t.group_key = l.group_key AND t.due_at IS NOT NULL AND t.status = 'pending'
                          ORDER BY CASE WHEN kind.group_order = 'continue' THEN t.due_at END, t.id LIMIT 1)
-                     WHEN l.from_at > '-infinity' THEN statement_timestamp()
+                     WHEN l.from_at > '-infinity' THEN looks_at
                      ELSE (SELECT t.due_at FROM ONLY tickwright.scheduled_tasks t
                             WHERE t.task_type = type_name AND t.group_key = l.group_key AND t.due_at > now() + horizon AND t.status = 'pending'
                             ORDER BY t.due_at LIMIT 1) END)     -- one that another session has locked is claimed after its hint, or one of upkeep
               WHEN kind.rate IS NOT NULL THEN
                 greatest(coalesce(greatest(l.start_at, l.last_at) + l.taken * make_interval(secs => 1 / kind.rate), l.start_at) - kind.ahead / 2, now() + interval '10 ms')
-              WHEN kind.places_max IS NULL THEN statement_timestamp() END AS next_at
+              WHEN kind.places_max IS NULL THEN looks_at END AS next_at
     FROM looked l CROSS JOIN kind
 ), claimed AS (
   UPDATE ONLY tickwright.scheduled_tasks t
@@ -174,7 +177,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
        d.group_key, d.ids, d.places, date_part('epoch', d.start_at), d.rate, d.was_cut OR d.is_full
   FROM decided d WHERE d.taken > 0
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= most_groups OR EXISTS (SELECT FROM decided d WHERE d.next_at <= statement_timestamp())
+SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= most_groups OR EXISTS (SELECT FROM decided d WHERE d.next_at <= looks_at)
                                 OR EXISTS (SELECT FROM found f WHERE f.before >= most_jobs))::integer, NULL, NULL, NULL,
        date_part('epoch', clock_timestamp()),
        date_part('epoch', least((SELECT min(d.next_at) FROM decided d),
