@@ -23,7 +23,8 @@ INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_atte
 SELECT now(), $1, '{}', 20, 'g' || n % 4 FROM generate_series(1, 80) AS n RETURNING id, group_key
 """
 WAITS_FOR_AN_END = """
-INSERT INTO tickwright.job_groups (task_type, group_key, more, held, places) VALUES ('mail', 'g', true, '{1000000}', '{1}')
+INSERT INTO tickwright.job_groups (task_type, group_key, more, held, places)
+VALUES ('mail', 'g', true, '{1000000}', '{1}')
 """
 DEAD_SESSION = """
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
