@@ -218,3 +218,35 @@ async def test_a_failing_handler_is_no_error_of_the_engine(database_url: str) ->
         for _ in range(3):
             await engine.insert("mail", group_key="g")
         await eventually_async(lambda: len(begun) == 3, what="all have run")
+
+
+async def test_a_lower_limit_holds_for_jobs_that_start_from_then_on(database_url: str) -> None:
+    """Two jobs of a group run, and its limit becomes one: nothing starts until both have ended."""
+    gates: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
+    running, done = set[int](), set[int]()
+
+    async def mail(job: Job) -> None:
+        running.add(job.id)
+        await gates[job.id].wait()
+        running.discard(job.id)
+        done.add(job.id)
+
+    kinds = {"mail": policy("mail", group_limit=2)}
+    async with running_engine(database_url, {"mail": mail}, kinds=kinds) as engine:
+        for _ in range(4):
+            await engine.insert("mail", group_key="g")
+        await eventually_async(lambda: len(running) == 2, what="two run")
+        first, second = running
+        await engine.pool.execute("UPDATE tickwright.task_types SET group_limit = 1 WHERE name = 'mail'")
+        await eventually_async(lambda: engine.worker.types()["mail"].task_type.group_limit == 1, what="it is read")
+        gates[first].set()
+        await engine.until(first, "completed")
+        looked = "SELECT held = $1 FROM tickwright.job_groups WHERE group_key = 'g'"
+        await eventually_async(lambda: engine.pool.fetchval(looked, [second]), what="a claim has looked at the group")
+        assert running == {second}
+        gates[second].set()
+        await eventually_async(lambda: second in done and len(running) == 1, what="the next one runs")
+        third = running.pop()
+        gates[third].set()
+        await eventually_async(lambda: third in done and len(running) == 1, what="the last one runs")
+        gates[running.pop()].set()

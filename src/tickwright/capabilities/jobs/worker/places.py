@@ -102,11 +102,13 @@ class PlaceQueues:
                 self.behind[place.task_type] += 1
             self.known[job] = queue
         for place in set(places.values()):
-            if (queue := self._queues.get(place)) is not None:
-                queue.low = depth // 2 - 1 if place.group in unfinished else -1
-                (self._unfinished.add if place.group in unfinished else self._unfinished.discard)(place)
-                if len(queue.waiting) <= queue.low:
-                    self.freed.add(place)
+            (self._unfinished.add if place.group in unfinished else self._unfinished.discard)(place)
+            if (queue := self._queues.get(place)) is None:  # none of its jobs runs: they have expired, for example
+                self.ended.add(place)
+                continue
+            queue.low = depth // 2 - 1 if place.group in unfinished else -1
+            if len(queue.waiting) <= queue.low:
+                self.freed.add(place)
         return able
 
     def leave(self, job: Job, outcome: str) -> None:

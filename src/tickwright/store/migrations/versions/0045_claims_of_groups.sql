@@ -69,17 +69,18 @@ RETURN QUERY WITH session AS MATERIALIZED (
        WHERE r.task_type = type_name AND r.ready_at >= coalesce(ready_from, '-infinity') AND r.ready_at <= statement_timestamp() + horizon
        ORDER BY r.ready_at LIMIT most_groups) AS g
    CROSS JOIN LATERAL (
-      SELECT CASE WHEN kind.places_max = 1 THEN array_position(g.held, (own_running ->> g.group_key)::bigint) END AS first OFFSET 0) AS own
+      SELECT CASE WHEN kind.places_max = 1 AND 1 = ALL (g.places) THEN array_position(g.held, (own_running ->> g.group_key)::bigint) END AS first OFFSET 0) AS own
    CROSS JOIN LATERAL (                                         -- the only place of the group is the caller's: what waits there behind the running job is not looked up
       SELECT g.held[own.first:] AS ids, g.places[own.first:] AS places, NULL::smallint[] AS taken WHERE own.first IS NOT NULL
       UNION ALL                                                 -- each job that a claim took is looked up; places in which the caller has room are free
-      SELECT array_agg(h.id), array_agg(h.place), array_agg(h.place) FILTER (WHERE t.owner <> token OR (g.group_key || chr(10) || h.place) <> ALL (own_places))
+      SELECT array_agg(h.id), array_agg(h.place), array_agg(h.place) FILTER (WHERE t.owner <> token OR h.place > kind.places_max OR (g.group_key || chr(10) || h.place) <> ALL (own_places))
         FROM unnest(g.held, g.places) AS h (id, place)
         JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key
       HAVING own.first IS NULL) AS busy
    CROSS JOIN LATERAL (
       SELECT CASE WHEN busy.taken IS NULL THEN kind.all_places
-                  ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)) END AS places OFFSET 0) AS free
+                  ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)
+                              LIMIT greatest(0, kind.places_max - (SELECT count(DISTINCT b.place) FROM unnest(busy.taken) AS b (place)))) END AS places OFFSET 0) AS free
     LEFT JOIN LATERAL (
       SELECT d.id FROM tickwright.scheduled_tasks_dead d
        WHERE kind.group_order = 'stop' AND d.task_type = type_name AND d.group_key = g.group_key AND d.id > coalesce(g.passed_id, 0) ORDER BY d.id LIMIT 1) AS stop ON true
