@@ -24,6 +24,8 @@ SELECT now(), $1, '{}', 20, 'g' || n % 4 FROM generate_series(1, 80) AS n RETURN
 EXPIRED = datetime(2020, 1, 1, tzinfo=UTC)
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
 
+WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+
 
 def overlaps(events: list[Event], group_of: dict[int, str], killed_s: float, killed: set[int]) -> list[tuple[str, int]]:
     """Return the starts of jobs that began while another one of their group ran; a killed attempt ends at the kill."""
@@ -148,6 +150,35 @@ async def test_a_locked_job_does_not_hold_up_its_group(database_url: str) -> Non
                 await engine.until(behind, "completed")
                 assert done == [behind]
             await engine.until(locked, "completed")
+    finally:
+        await other.close()
+
+
+@pytest.mark.parametrize("runs", ["plain", "free"])
+async def test_a_locked_type_holds_up_its_own_groups_only(database_url: str, runs: str) -> None:
+    """A transaction that changes a type stays open: jobs without groups run meanwhile, and those of other types."""
+    done: list[int] = []
+
+    async def mail(job: Job) -> None:
+        done.append(job.id)
+
+    kinds = {name: policy(name, group_limit=1) for name in ("locked", "free")}
+    other = await connect(database_url)
+    try:
+        async with running_engine(
+            database_url, dict.fromkeys(["locked", "free", "plain"], mail), kinds=kinds
+        ) as engine:
+            if runs == "plain":  # the claim waits all the time
+                await engine.pool.execute("ALTER FUNCTION tickwright.claim_groups SET lock_timeout = '60s'")
+            async with other.transaction():
+                await other.execute("UPDATE tickwright.task_types SET max_attempts = 5 WHERE name = 'locked'")
+                waiting = await engine.insert("locked", group_key="g")
+                await eventually_async(lambda: engine.pool.fetchval(WAITS), what="a claim waits for the lock")
+                for _ in range(3):
+                    group = None if runs == "plain" else "g"
+                    await engine.until(await engine.insert(runs, group_key=group), "completed")
+                assert waiting not in done
+            await engine.until(waiting, "completed")
     finally:
         await other.close()
 

@@ -18,6 +18,7 @@ CREATE FUNCTION tickwright.claim_groups(
   due_s float8, expires_s float8, traceparent text, details text, group_key text, ids bigint[], places smallint[], start_s float8, rate float8, more boolean
 ) LANGUAGE plpgsql
   SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_memoize = off SET plan_cache_mode = force_custom_plan
+  SET lock_timeout = '1s'                                         -- a worker claims of other types meanwhile
 AS $$
 #variable_conflict use_column
 BEGIN
