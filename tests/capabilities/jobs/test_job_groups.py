@@ -18,6 +18,10 @@ MANY = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_key)
 SELECT now(), 'mail', '{}', 'big' FROM generate_series(1, 1000)
 """
+NUMBERED = """
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_key)
+SELECT now(), 'mail', jsonb_build_object('n', n), 'g' FROM generate_series(1, $1::integer) AS n
+"""
 
 
 class Watched:
@@ -250,3 +254,20 @@ async def test_a_lower_limit_holds_for_jobs_that_start_from_then_on(database_url
         gates[third].set()
         await eventually_async(lambda: third in done and len(running) == 1, what="the last one runs")
         gates[running.pop()].set()
+
+
+async def test_a_job_that_hangs_holds_up_one_place_of_its_group(database_url: str) -> None:
+    """Fast jobs wait behind each other in one worker; one that hangs leaves those behind it to the other place."""
+    gate, done = asyncio.Event(), list[int]()
+
+    async def mail(_job: Job, n: int) -> None:
+        if n == 1500:
+            await gate.wait()
+        done.append(n)
+
+    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=2)}) as engine:
+        await engine.pool.execute(NUMBERED, 3000)
+        await eventually_async(lambda: len(done) == 2999, 30, what="all but one have run")
+        gate.set()
+        await eventually_async(lambda: len(done) == 3000, what="all have run")
+    assert sorted(done) == [*range(1, 3001)]
