@@ -22,6 +22,7 @@ NUMBERED = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_key)
 SELECT now(), 'mail', jsonb_build_object('n', n), 'g' FROM generate_series(1, $1::integer) AS n
 """
+SEEN = "SELECT ready_at IS NULL AND NOT EXISTS (SELECT FROM tickwright.job_group_hints) FROM tickwright.job_groups"
 
 
 class Watched:
@@ -271,3 +272,59 @@ async def test_a_job_that_hangs_holds_up_one_place_of_its_group(database_url: st
         gate.set()
         await eventually_async(lambda: len(done) == 3000, what="all have run")
     assert sorted(done) == [*range(1, 3001)]
+
+
+@pytest.mark.parametrize("limit", [3, None])
+async def test_a_higher_limit_holds_for_jobs_that_wait(database_url: str, limit: int | None) -> None:
+    """No job of the group has to end or come."""
+    running, gate = set[int](), asyncio.Event()
+
+    async def mail(job: Job) -> None:
+        running.add(job.id)
+        await gate.wait()
+
+    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}) as engine:
+        await engine.pool.execute(NUMBERED, 3)
+        await eventually_async(lambda: engine.pool.fetchval(SEEN), what="a claim has found the group full")
+        await engine.pool.execute("UPDATE tickwright.task_types SET group_limit = $1 WHERE name = 'mail'", limit)
+        await eventually_async(lambda: len(running) == 3, what="all run")
+        gate.set()
+
+
+@pytest.mark.parametrize("rate", [100.0, None])
+async def test_a_higher_rate_holds_for_jobs_that_wait(database_url: str, rate: float | None) -> None:
+    """The next start was an hour ahead."""
+    begun: list[int] = []
+
+    async def mail(job: Job) -> None:
+        begun.append(job.id)
+
+    kinds = {"mail": policy("mail", group_rate_per_s=1 / 3600)}
+    async with running_engine(database_url, {"mail": mail}, kinds=kinds) as engine:
+        await engine.pool.execute(NUMBERED, 3)
+        await eventually_async(lambda: len(begun) == 1, what="one has run")
+        await engine.pool.execute("UPDATE tickwright.task_types SET group_rate_per_s = $1 WHERE name = 'mail'", rate)
+        await eventually_async(lambda: len(begun) == 3, what="all have run")
+
+
+@pytest.mark.parametrize("order", ["skip", "continue", None])
+async def test_a_group_that_has_stopped_goes_on_when_its_type_does_not_stop(
+    database_url: str, order: str | None
+) -> None:
+    """Behind the failed job that is left."""
+    begun: list[int] = []
+
+    async def mail(_job: Job, n: int) -> None:
+        begun.append(n)
+        if n == 1:
+            raise Fail("no")
+
+    async with running_engine(
+        database_url, {"mail": mail}, kinds={"mail": policy("mail", group_order="stop")}
+    ) as engine:
+        await engine.pool.execute(NUMBERED, 3)
+        stopped = "SELECT stopped_by FROM tickwright.job_groups"
+        await eventually_async(lambda: engine.pool.fetchval(stopped), what="the group is stopped")
+        await engine.pool.execute("UPDATE tickwright.task_types SET group_order = $1 WHERE name = 'mail'", order)
+        await eventually_async(lambda: len(begun) == 3, what="all have run")
+        await eventually_async(lambda: engine.pool.fetchval(f"SELECT ({stopped}) IS NULL"), what="nothing is stopped")

@@ -1,6 +1,6 @@
 -- A claim of groups is one call: its three statements behind each other cost a worker five round trips, during which a busy process let the database wait longer
 -- than the claim took. The end of a job that a session holds is noted by that session: a trigger for each row cost more than the rest of the end. See
--- docs/adr/0041. Forward on a live system: a function is added, a trigger is replaced, no row is read. Workers of the release before claim beside new ones, behind
+-- docs/adr/0041. Forward on a live system: functions and a trigger are added, a trigger is replaced, no row is read. Workers of the release before claim beside new ones, behind
 -- the same lock.
 CREATE OR REPLACE TRIGGER scheduled_tasks_left_group AFTER DELETE ON tickwright.scheduled_tasks FOR EACH ROW
   WHEN (OLD.group_key IS NOT NULL AND OLD.owner IS NULL) EXECUTE FUNCTION tickwright.leave_group();
@@ -191,3 +191,16 @@ COMMENT ON FUNCTION tickwright.claim_groups IS
 of a group, own_turn of own_groups, in which places of the caller have ended or have room; depth behind each other in one place. own_places: those with room, each as
 group, newline, number; own_running: by group, the job that runs in the caller''s place with room. Hints and groups from hints_from and ready_from on; NULL: all.';
 REVOKE EXECUTE ON FUNCTION tickwright.claim_groups FROM PUBLIC;
+
+-- A change of what holds for the groups of a type: those that are full, have reached their rate or have stopped are looked at again. Index: job_groups_pkey.
+CREATE FUNCTION tickwright.hint_groups() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at)
+  SELECT g.task_type, g.group_key, clock_timestamp() FROM tickwright.job_groups g WHERE g.task_type = NEW.name;
+  RETURN NULL;
+END $$;
+COMMENT ON FUNCTION tickwright.hint_groups IS 'The limit, the rate or the order of the groups of a type has changed: claims look at each of them.';
+REVOKE EXECUTE ON FUNCTION tickwright.hint_groups() FROM PUBLIC;
+CREATE TRIGGER task_types_groups_changed AFTER UPDATE OF group_limit, group_rate_per_s, group_order ON tickwright.task_types FOR EACH ROW
+  WHEN ((OLD.group_limit, OLD.group_rate_per_s, OLD.group_order) IS DISTINCT FROM (NEW.group_limit, NEW.group_rate_per_s, NEW.group_order))
+  EXECUTE FUNCTION tickwright.hint_groups();
