@@ -1,10 +1,11 @@
-"""Mutants of Python: a function without its guard, for all its callers, as long as a test lasts."""
+"""Mutants: a function of Python or SQL without its guard, for all its callers, while a test or its database lasts."""
 
 import inspect
 from textwrap import dedent
 from types import CodeType
 from typing import Any
 
+import asyncpg
 import pytest
 
 
@@ -19,3 +20,14 @@ def mutate(patch: pytest.MonkeyPatch, function: Any, guard: str, instead: str) -
     made = compile(source.replace(guard, instead), function.__code__.co_filename, "exec")
     codes = [one for one in made.co_consts if isinstance(one, CodeType) and one.co_name == function.__name__]
     patch.setattr(function, "__code__", codes[0])
+
+
+async def mutate_sql(url: str, function: str, guard: str, instead: str) -> None:
+    """Replace a function of the database by one that has ``instead`` in place of ``guard``."""
+    connection = await asyncpg.connect(url)
+    try:
+        text = await connection.fetchval("SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = $1", function)
+        assert text.count(guard) == 1, f"{function} has {text.count(guard)} times: {guard}"
+        await connection.execute(text.replace(guard, instead))
+    finally:
+        await connection.close()

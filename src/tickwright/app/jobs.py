@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.payloads import as_tags, metadata_json, to_json
 from tickwright.capabilities.jobs.enqueue import Scheduled
-from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
+from tickwright.capabilities.jobs.requests import NewJob, check_new_job, unique_of_call, with_digest
 from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.errors import JobCancelled, JobFailed, Rejected
 from tickwright.domain.strict_json import from_json_value
@@ -230,15 +230,15 @@ class JobOptions(Generic[P, R]):
             Rejected: ``execute_at_and_delay``, ``invalid_duration``; ``invalid_unique``: the handler has no such
                 argument. Permanent.
         """
-        if unique:
-            self._handler.check_unique(unique)
+        if rule := unique_of_call(unique):
+            self._handler.check_unique(rule)
         if at is not None and delay is not None:
             raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
         given = {
             "at": at, "delay": as_duration("delay", delay), "key": key, "priority": priority,
             "max_attempts": max_attempts, "timeout": as_duration("timeout", timeout), "expires_at": expires_at,
             "tags": None if tags is None else as_tags(tags),
-            "metadata": None if metadata is None else metadata_json(metadata), "group": group, "unique": unique,
+            "metadata": None if metadata is None else metadata_json(metadata), "group": group, "unique": rule,
             "connection": connection,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}

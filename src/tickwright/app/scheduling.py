@@ -12,7 +12,7 @@ from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobCall, JobHandle, result_of
 from tickwright.app.payloads import as_tags, metadata_json, to_json
 from tickwright.capabilities.jobs.enqueue import MANY_JOBS, Enqueuer, Scheduled
-from tickwright.capabilities.jobs.requests import JobEdit, NewJob, check_new_job, with_digest
+from tickwright.capabilities.jobs.requests import JobEdit, NewJob, check_new_job, unique_of_call, with_digest
 from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.errors import Rejected
 from tickwright.observe import traces
@@ -372,5 +372,5 @@ def _job(  # noqa: PLR0917  the fast path of every call
         as_tags(tags) if tags else (),
         None if metadata is None else metadata_json(metadata),
         group,
-        unique,
+        unique_of_call(unique),
     )

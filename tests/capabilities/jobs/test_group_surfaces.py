@@ -1,14 +1,14 @@
 """Groups as users and operators see them: requests, searches, explanations, lists, drains, remote workers."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from kit.engine import insert, policy, running_engine
+from kit.engine import connect, insert, policy, running_engine
 from kit.remote import ended, register, remote_site
 from kit.waiting import eventually_async
-from tickwright import Job, Tickwright
+from tickwright import Job, Rejected, Tickwright
 from tickwright.testing.opening import OpenApp
 
 
@@ -19,6 +19,23 @@ async def test_rest_refuses_a_group_that_no_job_may_have(database_url: str, tmp_
         await site.type()
         answer = await site.client.post("/v1/jobs", {"task_type": "work", "group": group})
         answer.says(422, "invalid_group")
+
+
+async def test_a_group_that_is_no_text_is_refused(database_url: str) -> None:
+    """An id of a customer is often a number."""
+    app, number = Tickwright(database_url), cast("str", 7)
+
+    @app.job("post")
+    async def post(job: Job, n: int) -> None: ...
+
+    async with app:
+        for schedule in (
+            lambda: app.schedule("post", {"n": 1}, group=number),
+            lambda: post.options(group=number).schedule(n=1),
+        ):
+            with pytest.raises(Rejected, match="write text, not int") as refused:
+                await schedule()
+            assert refused.value.code == "invalid_group"
 
 
 async def test_remote_workers_get_one_job_of_a_group_at_a_time(database_url: str, tmp_path: Path) -> None:
@@ -36,6 +53,21 @@ async def test_remote_workers_get_one_job_of_a_group_at_a_time(database_url: str
         await worker.results(*[ended(job) for job in jobs])
         [job] = await another.claim()
         assert job["id"] == second
+
+
+async def test_a_remote_worker_gets_other_jobs_of_a_type_that_is_locked(database_url: str, tmp_path: Path) -> None:
+    """A transaction that has changed the type holds up claims of its groups only."""
+    async with remote_site(database_url, tmp_path) as site:
+        await site.type(group_limit=1)
+        [grouped], [plain] = await site.add(group="g"), await site.add()
+        worker, connection = await register(site.client), await connect(database_url)
+        try:
+            async with connection.transaction():
+                await connection.execute("UPDATE tickwright.task_types SET max_attempts = 7 WHERE name = 'work'")
+                assert [job["id"] for job in await worker.claim()] == [plain]
+            assert [job["id"] for job in await worker.claim()] == [grouped]
+        finally:
+            await connection.close()
 
 
 async def test_a_stopped_group_is_listed_explained_and_released(database_url: str, tmp_path: Path) -> None:

@@ -18,6 +18,11 @@ MANY = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_key)
 SELECT now(), 'mail', '{}', 'big' FROM generate_series(1, 1000)
 """
+NUMBERED = """
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_key)
+SELECT now(), 'mail', jsonb_build_object('n', n), 'g' FROM generate_series(1, $1::integer) AS n
+"""
+SEEN = "SELECT ready_at IS NULL AND NOT EXISTS (SELECT FROM tickwright.job_group_hints) FROM tickwright.job_groups"
 
 
 class Watched:
@@ -218,3 +223,108 @@ async def test_a_failing_handler_is_no_error_of_the_engine(database_url: str) ->
         for _ in range(3):
             await engine.insert("mail", group_key="g")
         await eventually_async(lambda: len(begun) == 3, what="all have run")
+
+
+async def test_a_lower_limit_holds_for_jobs_that_start_from_then_on(database_url: str) -> None:
+    """Two jobs of a group run, and its limit becomes one: nothing starts until both have ended."""
+    gates: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
+    running, done = set[int](), set[int]()
+
+    async def mail(job: Job) -> None:
+        running.add(job.id)
+        await gates[job.id].wait()
+        running.discard(job.id)
+        done.add(job.id)
+
+    kinds = {"mail": policy("mail", group_limit=2)}
+    async with running_engine(database_url, {"mail": mail}, kinds=kinds) as engine:
+        for _ in range(4):
+            await engine.insert("mail", group_key="g")
+        await eventually_async(lambda: len(running) == 2, what="two run")
+        first, second = running
+        await engine.pool.execute("UPDATE tickwright.task_types SET group_limit = 1 WHERE name = 'mail'")
+        await eventually_async(lambda: engine.worker.types()["mail"].task_type.group_limit == 1, what="it is read")
+        gates[first].set()
+        await engine.until(first, "completed")
+        looked = "SELECT held = $1 FROM tickwright.job_groups WHERE group_key = 'g'"
+        await eventually_async(lambda: engine.pool.fetchval(looked, [second]), what="a claim has looked at the group")
+        assert running == {second}
+        gates[second].set()
+        await eventually_async(lambda: second in done and len(running) == 1, what="the next one runs")
+        third = running.pop()
+        gates[third].set()
+        await eventually_async(lambda: third in done and len(running) == 1, what="the last one runs")
+        gates[running.pop()].set()
+
+
+async def test_a_job_that_hangs_holds_up_one_place_of_its_group(database_url: str) -> None:
+    """Fast jobs wait behind each other in one worker; one that hangs leaves those behind it to the other place."""
+    gate, done = asyncio.Event(), list[int]()
+
+    async def mail(_job: Job, n: int) -> None:
+        if n == 1500:
+            await gate.wait()
+        done.append(n)
+
+    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=2)}) as engine:
+        await engine.pool.execute(NUMBERED, 3000)
+        await eventually_async(lambda: len(done) == 2999, 30, what="all but one have run")
+        gate.set()
+        await eventually_async(lambda: len(done) == 3000, what="all have run")
+    assert sorted(done) == [*range(1, 3001)]
+
+
+@pytest.mark.parametrize("limit", [3, None])
+async def test_a_higher_limit_holds_for_jobs_that_wait(database_url: str, limit: int | None) -> None:
+    """No job of the group has to end or come."""
+    running, gate = set[int](), asyncio.Event()
+
+    async def mail(job: Job) -> None:
+        running.add(job.id)
+        await gate.wait()
+
+    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}) as engine:
+        await engine.pool.execute(NUMBERED, 3)
+        await eventually_async(lambda: engine.pool.fetchval(SEEN), what="a claim has found the group full")
+        await engine.pool.execute("UPDATE tickwright.task_types SET group_limit = $1 WHERE name = 'mail'", limit)
+        await eventually_async(lambda: len(running) == 3, what="all run")
+        gate.set()
+
+
+@pytest.mark.parametrize("rate", [100.0, None])
+async def test_a_higher_rate_holds_for_jobs_that_wait(database_url: str, rate: float | None) -> None:
+    """The next start was an hour ahead."""
+    begun: list[int] = []
+
+    async def mail(job: Job) -> None:
+        begun.append(job.id)
+
+    kinds = {"mail": policy("mail", group_rate_per_s=1 / 3600)}
+    async with running_engine(database_url, {"mail": mail}, kinds=kinds) as engine:
+        await engine.pool.execute(NUMBERED, 3)
+        await eventually_async(lambda: len(begun) == 1, what="one has run")
+        await engine.pool.execute("UPDATE tickwright.task_types SET group_rate_per_s = $1 WHERE name = 'mail'", rate)
+        await eventually_async(lambda: len(begun) == 3, what="all have run")
+
+
+@pytest.mark.parametrize("order", ["skip", "continue", None])
+async def test_a_group_that_has_stopped_goes_on_when_its_type_does_not_stop(
+    database_url: str, order: str | None
+) -> None:
+    """Behind the failed job that is left."""
+    begun: list[int] = []
+
+    async def mail(_job: Job, n: int) -> None:
+        begun.append(n)
+        if n == 1:
+            raise Fail("no")
+
+    async with running_engine(
+        database_url, {"mail": mail}, kinds={"mail": policy("mail", group_order="stop")}
+    ) as engine:
+        await engine.pool.execute(NUMBERED, 3)
+        stopped = "SELECT stopped_by FROM tickwright.job_groups"
+        await eventually_async(lambda: engine.pool.fetchval(stopped), what="the group is stopped")
+        await engine.pool.execute("UPDATE tickwright.task_types SET group_order = $1 WHERE name = 'mail'", order)
+        await eventually_async(lambda: len(begun) == 3, what="all have run")
+        await eventually_async(lambda: engine.pool.fetchval(f"SELECT ({stopped}) IS NULL"), what="nothing is stopped")

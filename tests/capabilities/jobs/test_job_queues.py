@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.engine import SHORT, Engine, WorkerProcess, insert, policy, read_events, running_engine
+from kit.mutants import mutate_sql
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.queues import Queues
 from tickwright.capabilities.jobs.admin.search import EXPLAIN
@@ -23,6 +24,7 @@ from tickwright.capabilities.jobs.admin.views import explain
 from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job
 from tickwright.capabilities.jobs.worker import claimer, claims, frontier
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.groups import GroupClaims
 from tickwright.capabilities.jobs.worker.pools import WorkerScope, read_scope
 from tickwright.capabilities.jobs.worker.queue_slots import QueueSlots
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
@@ -333,6 +335,29 @@ async def test_the_suite_notices_claims_of_paused_queues(database_url: str, monk
     assert text != claims._CLAIMS["claim"]
     monkeypatch.setattr(claims, "_CLAIMS", MappingProxyType({**claims._CLAIMS, "claim": text}))
     assert await _claimed_of_a_paused_queue(database_url) == 1
+
+
+async def _claimed_of_a_group_in_a_paused_queue(url: str) -> int:
+    async with worker(url, "critical:1", Hanging()) as engine:
+        await engine.pool.execute("INSERT INTO tickwright.queues (name, paused_at) VALUES ('bulk', now())")
+        await engine.insert("slow", group_key="g")
+        plan = ClaimPlan(("slow",), (10,), 10)
+        request = ClaimRequest(engine.session.token, plan, [], timedelta(seconds=1), number=engine.session.claim_number)
+        async with engine.pool.acquire() as connection:
+            kind = policy("slow", queue="bulk")
+            return len((await GroupClaims("slow").claim(request, connection, kind=kind)).rows)
+
+
+async def test_a_claim_of_groups_takes_nothing_of_a_queue_that_is_paused(database_url: str) -> None:
+    """Also a claim of a worker that has not read the pause yet."""
+    assert await _claimed_of_a_group_in_a_paused_queue(database_url) == 0
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_claims_of_groups_in_paused_queues(database_url: str) -> None:
+    """A mutant: the claim trusts what the worker has read."""
+    await mutate_sql(database_url, "claim_groups", "q.name = k.queue AND q.paused_at IS NOT NULL", "false")
+    assert await _claimed_of_a_group_in_a_paused_queue(database_url) == 1
 
 
 async def test_explain_names_a_paused_and_a_full_queue(database_url: str) -> None:

@@ -420,3 +420,28 @@ def _retry() -> Any:
     from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall
 
     return BulkCall(JobFilter(task_type="sync"), _caller())
+
+
+@pytest.mark.parametrize("rule", [True, "customer", 5, {"by": ["customer"], "for": "1h"}])
+async def test_what_is_no_rule_is_refused_in_every_form_of_python(database_url: str, rule: Any) -> None:
+    """A mapping of its fields is one, as where a type is declared."""
+    app = Tickwright(database_url)
+
+    @app.job("sync")
+    async def sync(job: Job, customer: int) -> None: ...
+
+    async with app:
+        await check_forms(app, sync, rule)
+
+
+async def check_forms(app: Tickwright, sync: Any, rule: Any) -> None:
+    """Schedule by name and by the handler."""
+    for schedule in (lambda: app.schedule("sync", ONE, unique=rule), lambda: sync.options(unique=rule).schedule(1)):
+        with pytest.raises(Rejected) as refused:
+            await schedule()
+        assert refused.value.code == "invalid_unique"
+    mapping: Any = {"by": ["customer"]}
+    first = await app.schedule("sync", ONE, unique=mapping)
+    again = await sync.options(unique=mapping).schedule(1)
+    assert (first.outcome, again.outcome, again.id) == ("inserted", "existing", first.id)
+    assert (await sync.options(unique=False).schedule(1)).outcome == "inserted"

@@ -3,18 +3,17 @@
 import asyncio
 import time
 from collections import defaultdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from kit.engine import Event, WorkerProcess, connect, policy, read_events, running_engine
-from kit.mutants import mutate
+from kit.engine import Event, WorkerProcess, connect, insert, policy, read_events, running_engine
+from kit.mutants import mutate, mutate_sql
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.jobs.retention import SQL as UPKEEP
-from tickwright.capabilities.jobs.worker import groups
 from tickwright.capabilities.jobs.worker.places import PlaceQueues
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 
@@ -30,7 +29,10 @@ DEAD_SESSION = """
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
 VALUES (nextval('tickwright.fence_seq'), 'dead', '{worker}', '0', now() - interval '1 minute')
 """
+EXPIRED = datetime(2020, 1, 1, tzinfo=UTC)
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
+
+WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
 
 
 def overlaps(events: list[Event], group_of: dict[int, str], killed_s: float, killed: set[int]) -> list[tuple[str, int]]:
@@ -119,13 +121,9 @@ async def test_a_limit_holds_while_jobs_come_one_by_one(database_url: str) -> No
 
 
 @pytest.mark.mutant
-async def test_the_suite_notices_a_claim_that_does_not_count_what_runs(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_suite_notices_a_claim_that_does_not_count_what_runs(database_url: str) -> None:
     """Which places are taken is read from the rows of the jobs."""
-    blind = groups._CLAIM[False].replace("t.status = 'processing' AND t.group_key = g.group_key", "false")
-    assert blind != groups._CLAIM[False]
-    monkeypatch.setitem(groups._CLAIM, False, blind)
+    await mutate_sql(database_url, "claim_groups", "t.status = 'processing' AND t.group_key = g.group_key", "false")
     with pytest.raises(AssertionError, match="ran at once"):
         await _limit_holds(database_url)
 
@@ -162,6 +160,53 @@ async def test_a_locked_job_does_not_hold_up_its_group(database_url: str) -> Non
             await engine.until(locked, "completed")
     finally:
         await other.close()
+
+
+@pytest.mark.parametrize("runs", ["plain", "free"])
+async def test_a_locked_type_holds_up_its_own_groups_only(database_url: str, runs: str) -> None:
+    """A transaction that changes a type stays open: jobs without groups run meanwhile, and those of other types."""
+    done: list[int] = []
+
+    async def mail(job: Job) -> None:
+        done.append(job.id)
+
+    kinds = {name: policy(name, group_limit=1) for name in ("locked", "free")}
+    other = await connect(database_url)
+    try:
+        async with running_engine(
+            database_url, dict.fromkeys(["locked", "free", "plain"], mail), kinds=kinds
+        ) as engine:
+            if runs == "plain":  # the claim waits all the time
+                await engine.pool.execute("ALTER FUNCTION tickwright.claim_groups SET lock_timeout = '60s'")
+            async with other.transaction():
+                await other.execute("UPDATE tickwright.task_types SET max_attempts = 5 WHERE name = 'locked'")
+                waiting = await engine.insert("locked", group_key="g")
+                await eventually_async(lambda: engine.pool.fetchval(WAITS), what="a claim waits for the lock")
+                for _ in range(3):
+                    group = None if runs == "plain" else "g"
+                    await engine.until(await engine.insert(runs, group_key=group), "completed")
+                assert waiting not in done
+            await engine.until(waiting, "completed")
+    finally:
+        await other.close()
+
+
+@pytest.mark.parametrize("order", [None, "stop"])
+async def test_expired_jobs_of_a_group_do_not_hold_up_the_others(database_url: str, order: str | None) -> None:
+    """They never start, so no attempt of theirs ends."""
+    done: list[int] = []
+
+    async def mail(job: Job) -> None:
+        done.append(job.id)
+
+    kind = policy("mail", group_limit=None if order else 1, group_order=order)
+    async with running_engine(database_url, {"mail": mail}, kinds={"mail": kind}) as engine:
+        async with engine.pool.acquire() as connection, connection.transaction():
+            for _ in range(3):
+                await insert(connection, "mail", at="now() - interval '1 minute'", group_key="g", expires_at=EXPIRED)
+            job = await insert(connection, "mail", group_key="g")
+        await engine.until(job, "completed")
+        assert done == [job]
 
 
 async def test_upkeep_finds_a_group_of_which_the_hint_was_lost(database_url: str) -> None:

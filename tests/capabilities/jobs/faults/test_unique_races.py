@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from kit.engine import connect, policy, running_engine
+from kit.mutants import mutate_sql
 from kit.processes import spawn
 from kit.waiting import eventually_async
 from tickwright import Job, Unique
@@ -94,17 +95,9 @@ async def test_a_kept_job_starts_after_the_commit_of_the_caller(database_url: st
 @pytest.mark.mutant
 async def test_the_suite_notices_a_kept_job_that_is_not_locked(database_url: str) -> None:
     """A mutant of the guard: the answer of a snapshot."""
-    await _mutate(database_url, "put_unique", "(conflict <> '[]' OR is_caller)", "(conflict <> '[]')")
+    await mutate_sql(database_url, "put_unique", "(conflict <> '[]' OR is_caller)", "(conflict <> '[]')")
     with pytest.raises(AssertionError, match="UNQ-3 broken"):
         await check_a_kept_job_starts_after_the_commit(database_url)
-
-
-async def _mutate(url: str, function: str, guard: str, instead: str) -> None:
-    connection = await connect(url)
-    text = await connection.fetchval("SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = $1", function)
-    assert text.count(guard) == 1
-    await connection.execute(text.replace(guard, instead))
-    await connection.close()
 
 
 async def check_a_job_that_is_being_claimed_is_not_replaced(url: str, *, commits: bool) -> None:
@@ -137,7 +130,7 @@ async def test_a_job_that_is_being_claimed_is_not_replaced(database_url: str, co
 async def test_the_suite_notices_a_replacement_of_a_claimed_job(database_url: str) -> None:
     """A mutant of the guard: the state is not read again behind the lock."""
     guard = "OR tickwright.unique_state(holder) IS DISTINCT FROM 'pending'"
-    await _mutate(database_url, "put_into_pending", guard, "")
+    await mutate_sql(database_url, "put_into_pending", guard, "")
     with pytest.raises((AssertionError, asyncpg.CheckViolationError)):
         await check_a_job_that_is_being_claimed_is_not_replaced(database_url, commits=True)
 
@@ -159,23 +152,71 @@ async def test_an_end_waits_for_no_caller(database_url: str) -> None:
     await worker.close()
 
 
-async def test_a_claim_that_another_caller_holds_up_locks_no_running_job(database_url: str) -> None:
-    """A request that has waited for a claim releases its lock on the job, which runs now: its end does not wait."""
-    rule = '{"by": ["c"], "over": ["pending"], "on_conflict": ["payload"]}'
-    worker = await connect(database_url)
-    await worker.fetchrow(PUT, '{"c": 1}', rule)
-    async with begun(database_url) as (connection, transaction):
+async def check_the_end_of_a_job_whose_arguments_a_caller_has_taken_over(url: str) -> None:
+    """A job runs, so that a debounce inserts the next one, in a transaction that stays open: the first one ends."""
+    rule = '{"by": ["c"], "over": ["pending", "completed"]}'
+    worker = await connect(url)
+    first = await worker.fetchrow(PUT, '{"c": 1}', rule)
+    await worker.fetch(CLAIM)
+    async with begun(url) as (connection, transaction):
+        assert (await connection.fetchrow(PUT, '{"c": 1}', rule))["outcome"] == "inserted"
+        await _end(worker, first["job_id"])
+        await transaction.commit()
+    await worker.close()
+
+
+async def _end(worker: asyncpg.Connection, job_id: int) -> None:
+    await worker.execute("SET lock_timeout = '1s'")
+    try:
+        await worker.execute("DELETE FROM ONLY tickwright.scheduled_tasks WHERE id = $1 AND owner = 1", job_id)
+    except asyncpg.LockNotAvailableError:
+        raise AssertionError("UNQ-5 broken: an end waits for a caller") from None
+
+
+async def test_an_end_locks_no_arguments(database_url: str) -> None:
+    """UNQ-5: a caller's transaction has the arguments of a job that runs; its end does not wait for it."""
+    await check_the_end_of_a_job_whose_arguments_a_caller_has_taken_over(database_url)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_an_end_that_locks_the_arguments(database_url: str) -> None:
+    """A mutant of the guard: the end locks the row that says whose the arguments are."""
+    guard = "AND (u.until IS NULL OR u.until > clock_timestamp());"
+    await mutate_sql(database_url, "end_unique_job", guard, guard.replace(";", " FOR UPDATE;"))
+    with pytest.raises(AssertionError, match="UNQ-5 broken"):
+        await check_the_end_of_a_job_whose_arguments_a_caller_has_taken_over(database_url)
+
+
+async def check_a_request_that_waited_for_a_claim(url: str) -> None:
+    """A request has waited for a claim, and its transaction stays open: the job of the claim ends."""
+    worker = await connect(url)
+    await worker.fetchrow(PUT, '{"c": 1}', DEBOUNCE)
+    async with begun(url) as (connection, transaction):
         claim = worker.transaction()
         await claim.start()
         [row] = await worker.fetch(CLAIM)
-        call = asyncio.create_task(connection.fetchrow(PUT, '{"c": 1, "n": 2}', rule))
+        call = asyncio.create_task(connection.fetchrow(PUT, '{"c": 1, "n": 2}', DEBOUNCE))
         await _waiting(worker, call)
         await claim.commit()
         assert (await call)["outcome"] == "inserted"
-        await worker.execute("SET lock_timeout = '1s'")
-        await worker.execute("DELETE FROM ONLY tickwright.scheduled_tasks WHERE id = $1 AND owner = 1", row["id"])
+        await _end(worker, row["id"])
         await transaction.commit()
     await worker.close()
+
+
+async def test_a_claim_that_another_caller_holds_up_locks_no_running_job(database_url: str) -> None:
+    """A request that has waited for a claim releases its lock on the job, which runs now: its end does not wait."""
+    await check_a_request_that_waited_for_a_claim(database_url)
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_a_request_that_keeps_its_lock_on_a_running_job(database_url: str) -> None:
+    """A mutant of the guard: the lock is taken outside of the subtransaction that releases it."""
+    guard = "BEGIN\n          RETURN tickwright.put_into_pending"
+    lock = "PERFORM FROM ONLY tickwright.scheduled_tasks t WHERE t.id = holder.job_id FOR NO KEY UPDATE;"
+    await mutate_sql(database_url, "put_unique", guard, f"{lock} {guard}")
+    with pytest.raises(AssertionError, match="UNQ-5 broken"):
+        await check_a_request_that_waited_for_a_claim(database_url)
 
 
 async def check_many_connections(url: str) -> None:
@@ -220,7 +261,7 @@ async def test_many_connections_make_one_job_of_equal_ones(database_url: str) ->
 @pytest.mark.mutant
 async def test_the_suite_notices_an_insert_without_the_row_of_its_arguments(database_url: str) -> None:
     """A mutant of the guard: the row is taken whichever job has it."""
-    await _mutate(database_url, "put_unique", "WHERE u.job_id = holder.job_id;", ";")
+    await mutate_sql(database_url, "put_unique", "WHERE u.job_id = holder.job_id;", ";")
     with pytest.raises((AssertionError, ExceptionGroup)):
         await check_many_connections(database_url)
 

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import msgspec
 import structlog
 
@@ -329,8 +330,13 @@ class RemoteClaimer(LoopService):
     async def _claim_each(self, asked: AskedClaim, kinds: list[TaskType], found: FoundJobs, *, grouped: bool) -> None:
         """Claim of one type after the other, another one first each time: its jobs with a limit, or with a group."""
         for kind in self._rotated(kinds):
-            if found.count < asked.max:
-                await self._claim_limited(asked, kind, found, self._groups_of(kind) if grouped else None)
+            if found.count >= asked.max:
+                return
+            if not grouped:
+                await self._claim_limited(asked, kind, found)
+                continue
+            with suppress(asyncpg.LockNotAvailableError):  # a transaction has changed the type: other jobs do not wait
+                await self._claim_limited(asked, kind, found, self._groups_of(kind))
 
     async def _claim_calls(self, asked: AskedClaim, found: FoundJobs) -> None:
         """Claim polls, tasks and chunks that consumers have handed over."""

@@ -62,6 +62,8 @@ FULL_S = 1.0
 """A worker whose slots are full for longer has no share of limited types until one is free."""
 SHARE_S = 0.2
 """How long a claim waits for a share. After that, a blocked lock delays no other type."""
+GROUPS_S = 0.2
+"""How long a claim of jobs without groups waits for that of jobs with groups."""
 BATCH_MAX = 4000
 PREFETCH_S = 0.2
 PREFETCH_MAX = 16_000
@@ -130,6 +132,7 @@ class Claimer:
         self._type_left_out = False
         self._full_since_s: float | None = None
         self._sharing: asyncio.Task[None] | None = None
+        self._of_groups: asyncio.Task[bool] | None = None
         self._bytes: Counter[str] = Counter()
         self._ending: Counter[str] = Counter()
         self._measured_s = monotonic()
@@ -178,6 +181,9 @@ class Claimer:
             if self._sharing is not None:
                 self._sharing.cancel()
                 self._sharing = None
+            if self._of_groups is not None:
+                self._of_groups.cancel()
+                self._of_groups = None
             self._over.set()
 
     async def _finish_claims(self) -> None:
@@ -188,6 +194,10 @@ class Claimer:
             self._pending = None
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
+        if self._of_groups is not None:
+            with suppress(*CLAIM_UNAVAILABLE):
+                await self._of_groups
+            self._of_groups = None
 
     @property
     def claims_nothing(self) -> bool:
@@ -236,14 +246,28 @@ class Claimer:
         """Claim jobs without groups and, beside that, jobs with groups; then sleep, unless there are more."""
         if self._pending is None:
             await self._share_again()
-        has_groups = any(state.task_type.has_groups for state in self._receiver.types().values())
-        of_groups = asyncio.create_task(self._claim_groups()) if has_groups else None
+        if self._of_groups is None and any(state.task_type.has_groups for state in self._receiver.types().values()):
+            self._of_groups = asyncio.create_task(self._claim_groups())
         try:
             sleep = await self._claim_plain()
         finally:
-            has_more = of_groups is not None and await of_groups
+            has_more = await self._groups_claimed()
         if sleep is not None and not has_more:
             await sleep()
+
+    async def _groups_claimed(self) -> bool:
+        """Wait for the claim of jobs with groups; return whether more of them may start at once.
+
+        One that waits for a lock on the row of its type continues, and wakes the claimer: it delays no other jobs.
+        """
+        if (claiming := self._of_groups) is None:
+            return False
+        done, _ = await asyncio.wait([claiming], timeout=GROUPS_S)
+        if not done:
+            claiming.add_done_callback(lambda _: self.wake())
+            return False
+        self._of_groups = None
+        return claiming.result()
 
     async def _claim_plain(self) -> Callable[[], Awaitable[None]] | None:
         """Claim jobs without groups; return how to wait for the next claim, or ``None`` where it follows at once."""

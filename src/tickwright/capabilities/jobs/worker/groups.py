@@ -22,7 +22,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import asyncpg
 import msgspec
+import structlog
 
 from tickwright.capabilities.jobs.model import ClaimedRow, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest
@@ -48,10 +50,13 @@ GROUPS_MIN = 16
 TURN_JOBS = 32
 """Jobs that a claim takes of a group at its turn. A place of this worker that has room gets more."""
 AGAIN_S = 0.02
+LOCKED_S = 1.0
+"""When to claim again of a type whose row another session has locked for as long as a claim waits."""
 LOOKBACK_S = 5.0
 """How far behind the last claim the next one begins to read hints: a transaction may have taken so long to commit."""
 
 NONE_FREED = FreedPlaces()
+_log = structlog.get_logger("tickwright.jobs")
 _CLAIMED_COLUMNS = len(ClaimedRow.__struct_fields__)
 
 
@@ -222,6 +227,9 @@ class WorkerGroups:
                 else:
                     async with connection.transaction():
                         claimed, _, wait_s = await claim_at_rate(claim, connection, kind, request)
+        except asyncpg.LockNotAvailableError as error:  # a transaction of an operator has changed the type, for example
+            _log.warning("jobs.claim_failed", task_type=kind.name, error=repr(error))
+            claimed, wait_s = None, LOCKED_S
         except BaseException:
             claimed = None
             raise

@@ -47,6 +47,8 @@ class _Queue:
     waiting: deque[Job]
     low: int = -1
     """With so many jobs left, more are claimed."""
+    seen: Job | None = None
+    """Whose turn it was when :meth:`PlaceQueues.held_up` was called last."""
 
 
 class PlaceQueues:
@@ -102,11 +104,13 @@ class PlaceQueues:
                 self.behind[place.task_type] += 1
             self.known[job] = queue
         for place in set(places.values()):
-            if (queue := self._queues.get(place)) is not None:
-                queue.low = depth // 2 - 1 if place.group in unfinished else -1
-                (self._unfinished.add if place.group in unfinished else self._unfinished.discard)(place)
-                if len(queue.waiting) <= queue.low:
-                    self.freed.add(place)
+            (self._unfinished.add if place.group in unfinished else self._unfinished.discard)(place)
+            if (queue := self._queues.get(place)) is None:  # none of its jobs runs: they have expired, for example
+                self.ended.add(place)
+                continue
+            queue.low = depth // 2 - 1 if place.group in unfinished else -1
+            if len(queue.waiting) <= queue.low:
+                self.freed.add(place)
         return able
 
     def leave(self, job: Job, outcome: str) -> None:
@@ -136,6 +140,20 @@ class PlaceQueues:
         for other in queue.waiting:
             del self.known[other]
             self.release(other)
+
+    def held_up(self) -> set[Job]:
+        """Return the jobs that wait for one whose turn it has been since the last call, where others may run at once.
+
+        Their group has more places, here or in other workers. With a limit of 1, or in order, they must wait.
+        """
+        found = set[Job]()
+        for queue in self._queues.values():
+            if queue.waiting and queue.current is queue.seen:
+                kind = queue.current.type_state.task_type
+                if kind.group_order is None and kind.group_limit != 1:
+                    found.update(queue.waiting)
+            queue.seen = queue.current
+        return found
 
     def take_ended(self) -> set[Place]:
         """Take the places that have ended; free them (:meth:`free`) once the results until now are written."""

@@ -429,9 +429,15 @@ class JobWorker:
             self.runner.stop_job(job, reason)
 
     async def _check_unheard(self) -> None:
-        """Look for cancelled jobs every second while this worker hears no notification of them."""
+        """Look for cancelled jobs every second while this worker hears no notification of them.
+
+        Also release the jobs that wait in a place of their group behind one that runs for longer.
+        """
         while True:
             await asyncio.sleep(UNHEARD_S)
+            if held_up := self.runner.places.held_up():
+                for job in self.runner.remove_jobs(held_up):
+                    self.outcomes.record_unstarted(job, "waits")
             if self.wakeup.works or not self.runner.held(CHECK_AFTER_S):
                 continue
             with suppress(*UNAVAILABLE):

@@ -1,6 +1,6 @@
 -- A claim of groups is one call: its three statements behind each other cost a worker five round trips, during which a busy process let the database wait longer
 -- than the claim took. The end of a job that a session holds is noted by that session: a trigger for each row cost more than the rest of the end. See
--- docs/adr/0041. Forward on a live system: a function is added, a trigger is replaced, no row is read. Workers of the release before claim beside new ones, behind
+-- docs/adr/0041. Forward on a live system: functions and a trigger are added, a trigger is replaced, no row is read. Workers of the release before claim beside new ones, behind
 -- the same lock.
 CREATE OR REPLACE TRIGGER scheduled_tasks_left_group AFTER DELETE ON tickwright.scheduled_tasks FOR EACH ROW
   WHEN (OLD.group_key IS NOT NULL AND OLD.owner IS NULL) EXECUTE FUNCTION tickwright.leave_group();
@@ -18,6 +18,7 @@ CREATE FUNCTION tickwright.claim_groups(
   due_s float8, expires_s float8, traceparent text, details text, group_key text, ids bigint[], places smallint[], start_s float8, rate float8, more boolean
 ) LANGUAGE plpgsql
   SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_memoize = off SET plan_cache_mode = force_custom_plan
+  SET lock_timeout = '1s'                                         -- a worker claims of other types meanwhile
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -72,17 +73,18 @@ RETURN QUERY WITH session AS MATERIALIZED (
        WHERE r.task_type = type_name AND r.ready_at >= coalesce(ready_from, '-infinity') AND r.ready_at <= looks_at + horizon
        ORDER BY r.ready_at LIMIT most_groups) AS g
    CROSS JOIN LATERAL (
-      SELECT CASE WHEN kind.places_max = 1 THEN array_position(g.held, (own_running ->> g.group_key)::bigint) END AS first OFFSET 0) AS own
+      SELECT CASE WHEN kind.places_max = 1 AND 1 = ALL (g.places) THEN array_position(g.held, (own_running ->> g.group_key)::bigint) END AS first OFFSET 0) AS own
    CROSS JOIN LATERAL (                                         -- the only place of the group is the caller's: what waits there behind the running job is not looked up
       SELECT g.held[own.first:] AS ids, g.places[own.first:] AS places, NULL::smallint[] AS taken WHERE own.first IS NOT NULL
       UNION ALL                                                 -- each job that a claim took is looked up; places in which the caller has room are free
-      SELECT array_agg(h.id), array_agg(h.place), array_agg(h.place) FILTER (WHERE t.owner <> token OR (g.group_key || chr(10) || h.place) <> ALL (own_places))
+      SELECT array_agg(h.id), array_agg(h.place), array_agg(h.place) FILTER (WHERE t.owner <> token OR h.place > kind.places_max OR (g.group_key || chr(10) || h.place) <> ALL (own_places))
         FROM unnest(g.held, g.places) AS h (id, place)
         JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key
       HAVING own.first IS NULL) AS busy
    CROSS JOIN LATERAL (
       SELECT CASE WHEN busy.taken IS NULL THEN kind.all_places
-                  ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)) END AS places OFFSET 0) AS free
+                  ELSE ARRAY (SELECT n FROM unnest(kind.all_places) AS n WHERE n <> ALL (busy.taken)
+                              LIMIT greatest(0, kind.places_max - (SELECT count(DISTINCT b.place) FROM unnest(busy.taken) AS b (place)))) END AS places OFFSET 0) AS free
     LEFT JOIN LATERAL (
       SELECT d.id FROM tickwright.scheduled_tasks_dead d
        WHERE kind.group_order = 'stop' AND d.task_type = type_name AND d.group_key = g.group_key AND d.id > coalesce(g.passed_id, 0) ORDER BY d.id LIMIT 1) AS stop ON true
@@ -192,3 +194,16 @@ COMMENT ON FUNCTION tickwright.claim_groups IS
 of a group, own_turn of own_groups, in which places of the caller have ended or have room; depth behind each other in one place. own_places: those with room, each as
 group, newline, number; own_running: by group, the job that runs in the caller''s place with room. Hints and groups from hints_from and ready_from on; NULL: all.';
 REVOKE EXECUTE ON FUNCTION tickwright.claim_groups FROM PUBLIC;
+
+-- A change of what holds for the groups of a type: those that are full, have reached their rate or have stopped are looked at again. Index: job_groups_pkey.
+CREATE FUNCTION tickwright.hint_groups() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO tickwright.job_group_hints (task_type, group_key, ready_at)
+  SELECT g.task_type, g.group_key, clock_timestamp() FROM tickwright.job_groups g WHERE g.task_type = NEW.name;
+  RETURN NULL;
+END $$;
+COMMENT ON FUNCTION tickwright.hint_groups IS 'The limit, the rate or the order of the groups of a type has changed: claims look at each of them.';
+REVOKE EXECUTE ON FUNCTION tickwright.hint_groups() FROM PUBLIC;
+CREATE TRIGGER task_types_groups_changed AFTER UPDATE OF group_limit, group_rate_per_s, group_order ON tickwright.task_types FOR EACH ROW
+  WHEN ((OLD.group_limit, OLD.group_rate_per_s, OLD.group_order) IS DISTINCT FROM (NEW.group_limit, NEW.group_rate_per_s, NEW.group_order))
+  EXECUTE FUNCTION tickwright.hint_groups();
