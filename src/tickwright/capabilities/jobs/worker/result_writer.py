@@ -481,7 +481,7 @@ class ResultWriter:
             self._ended_places = set()
 
     def _take(self) -> list[tuple[str, _Batch]]:
-        if self.places.ended:
+        if self.places.ended and max(len(self.kept), len(self.forgotten)) <= BATCH_MAX:  # all that has ended is taken now
             self._ended_places |= self.places.take_ended()
         taken = []
         if self.kept:
