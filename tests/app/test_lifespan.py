@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
@@ -15,6 +16,7 @@ from kit.cli import environment
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
 from tickwright import Answer, EntityTask, Fail, Job, JobFailed, Poll, Rejected, ReportRequest, Tickwright, resource
+from tickwright.plugin import lifespan as lifespans
 from tickwright.plugin.lifespan import Lifespan
 
 
@@ -204,6 +206,23 @@ async def test_an_error_of_a_lifespan_ends_the_process(database_url: str) -> Non
     async with app:
         with pytest.raises(ConnectionError, match="the bank"):
             await app.run_worker(roles=["worker"])
+
+
+async def test_the_log_names_a_lifespan_that_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that does not start says what it waits for, and says so again."""
+    monkeypatch.setattr(lifespans, "SLOW_S", 0.01)
+    app, notes = Tickwright(), asyncio.Queue[dict[str, Any]]()
+    monkeypatch.setattr(lifespans, "_log", SimpleNamespace(warning=lambda name, **fact: notes.put_nowait({name: fact})))
+
+    @app.lifespan
+    async def bank() -> AsyncIterator[None]:
+        for _ in range(2):
+            [(name, facts)] = (await notes.get()).items()
+            assert (name, facts["lifespan"].rpartition(".")[2]) == ("lifespan.not_open_yet", "bank")
+        yield
+
+    async with app.registrations.lifespan.opened(None):
+        pass
 
 
 async def test_middleware_runs_around_every_attempt_and_sees_its_outcome(database_url: str) -> None:

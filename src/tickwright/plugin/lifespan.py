@@ -16,6 +16,7 @@ default ``resource()`` is filled in by its name, or by its type if one value alo
 start of the process, not the first attempt.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
@@ -23,7 +24,10 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, get_origin, get_type_hints
 
+import structlog
+
 from tickwright.domain.errors import Rejected
+from tickwright.ports.ids import monotonic
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -31,6 +35,9 @@ Next = Callable[[], Awaitable[Any]]
 Middleware = Callable[[Any, Next], Awaitable[Any]]
 """Takes the work (a job, poll, task, request or chunk) and a function that runs the rest of the attempt."""
 Around = Callable[[Any, Next], Awaitable[Any]]
+SLOW_S = 10.0
+"""After how long, and how often from then on, the log names a lifespan that has not opened."""
+_log = structlog.get_logger("tickwright.lifespan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +228,24 @@ class Lifespan:
                 filled.values.update(former)
 
 
+@contextmanager
+def _noted(name: str) -> Iterator[None]:
+    """Name a lifespan in the log while it does not open."""
+    loop, began_s = asyncio.get_running_loop(), monotonic()
+    again: asyncio.TimerHandle | None = None
+
+    def note() -> None:
+        nonlocal again
+        _log.warning("lifespan.not_open_yet", lifespan=name, waits_s=round(monotonic() - began_s))
+        again = loop.call_later(SLOW_S, note)
+
+    again = loop.call_later(SLOW_S, note)
+    try:
+        yield
+    finally:
+        again.cancel()
+
+
 def _enclosed(middleware: Middleware, work: Any, run: Next) -> Next:
     return lambda: middleware(work, run)
 
@@ -240,7 +265,9 @@ def opener_of(
 
     @asynccontextmanager
     async def opener(_installation: Any) -> AsyncIterator[Mapping[str, Any]]:
-        async with manager(*arguments) as yielded:
+        async with AsyncExitStack() as stack:
+            with _noted(function.__qualname__):
+                yielded = await stack.enter_async_context(manager(*arguments))
             if yielded is not None and not isinstance(yielded, Mapping):
                 kind = type(yielded).__name__
                 text = f"{function.__qualname__} yields resources by name, such as {{'http': session}}, not {kind}"
