@@ -152,6 +152,17 @@ async def test_a_definition_of_more_than_ten_megabytes_is_refused_unread() -> No
         read_definition(b'{"name": "flow", "jobs": [], "x": 1}')
 
 
+@pytest.mark.parametrize("field", ["execute_at", "expires_at"])
+async def test_an_instant_without_its_offset_is_refused(field: str) -> None:
+    """As for every job; the database would read it in its own time zone."""
+    given = {"name": "flow", "jobs": [{"task_type": "t", field: "2030-01-01T09:00:00"}]}
+    with pytest.raises(Rejected, match="timezone") as raised:
+        read_definition(json.dumps(given).encode())
+    assert raised.value.code == "invalid_value"
+    given["jobs"] = [{"task_type": "t", field: "2030-01-01T09:00:00Z"}]
+    assert read_definition(json.dumps(given).encode()).task_types == {"t"}
+
+
 async def test_a_chain_of_ten_thousand_is_cancelled_at_once(pool: Pool) -> None:
     """What can no longer run is found in one statement, not level by level."""
     jobs = [JOB] + [

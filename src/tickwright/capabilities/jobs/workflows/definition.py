@@ -7,7 +7,7 @@ the database, so that a definition is refused for the same reasons, with the sam
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -28,6 +28,8 @@ DEFINITION_BYTES_MAX = 10_485_760
 JOBS_MAX = 200_000
 NAME_CHARS_MAX = 200
 RULE_PREFIX = "workflows_"
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+"""With its offset: the database would read another one in its own time zone."""
 _CHECK_VIOLATION, _LOCKED, _DEADLOCK, _DATA_EXCEPTION = "23514", "55P03", "40P01", "22"
 
 
@@ -50,12 +52,12 @@ class WorkflowJob(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
     arguments: Mapping[str, str | list[str]] | UnsetType = UNSET
     on_failed: str = "cancel"
     workflow: str | None = None
-    execute_at: datetime | None = None
+    execute_at: Instant | None = None
     delay: str | None = None
     priority: int = 0
     max_attempts: int | None = None
     timeout: str | None = None
-    expires_at: datetime | None = None
+    expires_at: Instant | None = None
     tags: list[str] | UnsetType = UNSET
     metadata: msgspec.Raw | UnsetType = UNSET
     group: str | None = None
