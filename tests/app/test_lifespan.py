@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -186,6 +186,21 @@ def test_what_is_no_lifespan_and_no_middleware_is_refused() -> None:
         app.lifespan(lambda one, two: None)
     with pytest.raises(Rejected, match="write an 'async def'"):
         app.middleware(cast("Any", lambda work, run: run()))
+
+    async def without_the_rest(_work: Any) -> None: ...
+
+    def not_async() -> Iterator[None]:
+        yield
+
+    async def without_yield() -> dict[str, Any]:
+        return {}
+
+    with pytest.raises(Rejected, match="the work and the rest of the attempt"):
+        app.middleware(cast("Any", without_the_rest))
+    for wrong in (not_async, without_yield):
+        with pytest.raises(Rejected, match="an 'async def' that yields") as refused:
+            app.lifespan(cast("Any", wrong))
+        assert refused.value.code == "invalid_lifespan"
 
 
 async def test_an_error_of_a_lifespan_ends_the_process(database_url: str) -> None:

@@ -140,7 +140,14 @@ class Lifespan:
         self._openers.append(opener)
 
     def add_middleware(self, middleware: Middleware) -> None:
-        """Add what runs around attempts; the first one added is the outermost."""
+        """Add what runs around attempts; the first one added is the outermost.
+
+        Raises:
+            Rejected: ``invalid_middleware``. Permanent.
+        """
+        if not inspect.iscoroutinefunction(middleware) or not _takes_two(middleware):
+            text = f"{middleware.__qualname__}: write an 'async def' that takes the work and the rest of the attempt"
+            raise Rejected("invalid_middleware", text)
         self._middleware.append(middleware)
 
     @property
@@ -246,6 +253,15 @@ def _noted(name: str) -> Iterator[None]:
         again.cancel()
 
 
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be called with two arguments by their places."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    return True
+
+
 def _enclosed(middleware: Middleware, work: Any, run: Next) -> Next:
     return lambda: middleware(work, run)
 
@@ -261,6 +277,9 @@ def opener_of(
     arguments = [program] if inspect.signature(function).parameters else []
     if len(inspect.signature(function).parameters) > 1:
         raise Rejected("invalid_lifespan", f"{function.__qualname__}: it takes the app, or nothing")
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        text = f"{function.__qualname__}: write an 'async def' that yields its resources once"
+        raise Rejected("invalid_lifespan", text)
     manager = asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
 
     @asynccontextmanager
