@@ -59,6 +59,17 @@ type session struct {
 	unsure    bool // a claim had no answer: the next one says what is held
 }
 
+// left returns how long the lease lasts, at most the time between heartbeats; 0 where it is over by the clock of this process.
+func (s *session) left() time.Duration {
+	left := time.Until(s.renewed.Add(s.lease))
+	if left > s.heartbeat {
+		return s.heartbeat
+	} else if left < 0 {
+		return 0
+	}
+	return left
+}
+
 func (s *session) call(ctx context.Context, name string, body, answer any) error {
 	header := http.Header{"Tickwright-Session": {s.token}}
 	err := s.client.send(ctx, http.MethodPost, "/v1/worker/"+name, header, body, answer)
@@ -220,7 +231,7 @@ func (w *Worker) claim(ctx context.Context, s *session, room int) {
 }
 
 func (w *Worker) heartbeats(s *session) {
-	for sleep(s.lost, s.heartbeat) == nil {
+	for sleep(s.lost, s.left()) == nil {
 		sent := time.Now()
 		var answer struct {
 			Drain bool
@@ -229,12 +240,12 @@ func (w *Worker) heartbeats(s *session) {
 				Reason string
 			}
 		}
-		ctx, cancel := context.WithTimeout(s.lost, s.heartbeat)
+		ctx, cancel := context.WithTimeout(s.lost, s.left()+time.Millisecond)
 		err := s.call(ctx, "heartbeat", map[string]any{"held": w.held(s)}, &answer)
 		cancel()
 		if err != nil {
 			w.survive(err)
-			if time.Since(s.renewed) > s.lease {
+			if s.left() == 0 {
 				s.lose()
 			}
 			continue
@@ -334,7 +345,12 @@ func (w *Worker) run(job *Job) {
 	if stopped {
 		cancel()
 	}
-	_ = sleep(ctx, time.Duration(job.StartInMS)*time.Millisecond)
+	if sleep(ctx, time.Duration(job.StartInMS)*time.Millisecond); ctx.Err() != nil { // it must stop before it starts
+		ended := resultOf(job, nil, ctx.Err())
+		ended.Started = false
+		w.report(job, ended)
+		return
+	}
 	value, err := w.attempt(ctx, job)
 	if ctx.Err() == context.DeadlineExceeded {
 		job.stop(ErrTimeout)

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
@@ -15,6 +16,7 @@ from kit.cli import environment
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
 from tickwright import Answer, EntityTask, Fail, Job, JobFailed, Poll, Rejected, ReportRequest, Tickwright, resource
+from tickwright.plugin import lifespan as lifespans
 from tickwright.plugin.lifespan import Lifespan
 
 
@@ -185,6 +187,21 @@ def test_what_is_no_lifespan_and_no_middleware_is_refused() -> None:
     with pytest.raises(Rejected, match="write an 'async def'"):
         app.middleware(cast("Any", lambda work, run: run()))
 
+    async def without_the_rest(_work: Any) -> None: ...
+
+    def not_async() -> Iterator[None]:
+        yield
+
+    async def without_yield() -> dict[str, Any]:
+        return {}
+
+    with pytest.raises(Rejected, match="the work and the rest of the attempt"):
+        app.middleware(cast("Any", without_the_rest))
+    for wrong in (not_async, without_yield):
+        with pytest.raises(Rejected, match="an 'async def' that yields") as refused:
+            app.lifespan(cast("Any", wrong))
+        assert refused.value.code == "invalid_lifespan"
+
 
 async def test_an_error_of_a_lifespan_ends_the_process(database_url: str) -> None:
     """It is raised as it is."""
@@ -204,6 +221,23 @@ async def test_an_error_of_a_lifespan_ends_the_process(database_url: str) -> Non
     async with app:
         with pytest.raises(ConnectionError, match="the bank"):
             await app.run_worker(roles=["worker"])
+
+
+async def test_the_log_names_a_lifespan_that_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that does not start says what it waits for, and says so again."""
+    monkeypatch.setattr(lifespans, "SLOW_S", 0.01)
+    app, notes = Tickwright(), asyncio.Queue[dict[str, Any]]()
+    monkeypatch.setattr(lifespans, "_log", SimpleNamespace(warning=lambda name, **fact: notes.put_nowait({name: fact})))
+
+    @app.lifespan
+    async def bank() -> AsyncIterator[None]:
+        for _ in range(2):
+            [(name, facts)] = (await notes.get()).items()
+            assert (name, facts["lifespan"].rpartition(".")[2]) == ("lifespan.not_open_yet", "bank")
+        yield
+
+    async with app.registrations.lifespan.opened(None):
+        pass
 
 
 async def test_middleware_runs_around_every_attempt_and_sees_its_outcome(database_url: str) -> None:

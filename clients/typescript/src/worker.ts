@@ -244,12 +244,13 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
 
   async #heartbeats(session: Session): Promise<void> {
     const ended = session.lost.signal;
+    const leftMs = (most: number) => Math.max(0, Math.min(most, session.renewedAt + session.leaseMs - performance.now()));
     while (!ended.aborted) {
-      await pause(session.heartbeatMs, ended).catch(() => {});
+      await pause(leftMs(session.heartbeatMs), ended).catch(() => {});
       if (ended.aborted) return;
       const sentAt = performance.now();
       try {
-        const timeout = AbortSignal.any([ended, AbortSignal.timeout(session.heartbeatMs)]);
+        const timeout = AbortSignal.any([ended, AbortSignal.timeout(1 + Math.ceil(leftMs(session.heartbeatMs)))]);
         const body = { held: this.#held() };
         const answer = await this.#call<{ drain: boolean; stop: (Attempt & { reason: StopReason })[] }>(session, "heartbeat", body, timeout);
         session.renewedAt = sentAt;
@@ -258,7 +259,7 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
       } catch (error) {
         if (ended.aborted) return;
         this.#survive(error);
-        if (performance.now() - session.renewedAt > session.leaseMs) this.#lose(session);
+        if (leftMs(1) === 0) this.#lose(session);
       }
     }
   }
@@ -308,10 +309,12 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
 
   async #run(session: Session, claimed: Work, running: Running): Promise<void> {
     const { signal } = running.controller;
-    if (isJob(claimed) && claimed.start_in_ms > 0) await pause(claimed.start_in_ms);
+    if (isJob(claimed) && claimed.start_in_ms > 0) await pause(claimed.start_in_ms, signal).catch(() => {});
     const timer = setTimeout(() => running.controller.abort("timeout" satisfies StopReason), claimed.timeout_ms);
     let result: Record<string, unknown>;
+    const started = !signal.aborted;
     try {
+      signal.throwIfAborted();
       const [kind, name] = isJob(claimed) ? (["job", claimed.type] as const) : ([claimed.kind, claimed.name] as const);
       const handler = this.#handlers[kind].get(name);
       if (handler === undefined) throw new Fail(`no handler for the ${kind} ${name}`);
@@ -320,7 +323,7 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
     } catch (error) {
       result = resultOf(error, claimed.kind ?? "job");
       if (signal.reason === "cancelled") result = { outcome: "cancelled" };
-      if (signal.reason === "shutdown") result = { outcome: "release", started: true };
+      if (signal.reason === "shutdown") result = { outcome: "release", started };
     } finally {
       clearTimeout(timer);
     }
@@ -436,12 +439,13 @@ export class Worker<Jobs extends JobMap = AnyJobs> {
 
   // ---------------------------------------------------------------- calls
 
-  async #call<Answer>(session: Session, name: string, body: unknown, signal?: AbortSignal): Promise<Answer> {
+  /** Make a call, which ends with the session at the latest: a connection may never answer. */
+  async #call<Answer>(session: Session, name: string, body: unknown, signal: AbortSignal = session.lost.signal): Promise<Answer> {
     try {
       return await this.#options.client.http.send<Answer>("POST", `/v1/worker/${name}`, {
         body,
         headers: { "tickwright-session": session.token },
-        ...(signal === undefined ? {} : { signal }),
+        signal,
       });
     } catch (error) {
       if (error instanceof TickwrightError && error.code === "session_lost") this.#lose(session);

@@ -119,3 +119,19 @@ test("a worker that cannot renew its lease stops its attempts, and works on unde
   });
   assert.deepEqual(reasons, ["lost"]);
 });
+
+test("a call that gets no answer ends with its session", async () => {
+  let sessions = 0;
+  const silent: typeof fetch = (input, init) => {
+    const name = String(input).split("/").pop();
+    if (name === "register") sessions += 1;
+    if (sessions > 1 || (name !== "heartbeat" && name !== "results")) return fetch(input, init);
+    return new Promise((_, reject) => init?.signal?.addEventListener("abort", () => reject(new TypeError("no answer"))));
+  };
+  const running = worker({ client: new Client<Jobs>({ ...endpoint, fetch: silent }), lease: "2s" });
+  running.handle("client.slow", (job) => `attempt ${job.attempt}`);
+  await working(running, async () => {
+    const { id } = await client.schedule("client.slow", { n: 1 }, { maxAttempts: 3 });
+    assert.equal(await client.result(id, { timeout: 40_000 }), "attempt 2");
+  });
+});

@@ -263,10 +263,6 @@ class Declarations:
         Raises:
             Rejected: ``invalid_middleware``. Permanent.
         """
-        is_async: bool = inspect.iscoroutinefunction(function)
-        if not is_async:
-            text = f"{function.__qualname__}: write an 'async def' that takes the work and the rest of the attempt"
-            raise Rejected("invalid_middleware", text)
         self.registrations.lifespan.add_middleware(function)
         return function
 

@@ -326,6 +326,8 @@ class Tickwright(Declarations, JobCalls):
         _check_destination(destination, self.settings)
         text = to_json(payload)
         named = {name.lower() for name in headers or {}}
+        if deliver not in (None, "plain", "cipher"):
+            raise Rejected("invalid_message", "deliver: plain or cipher", field="deliver")
         if DELIVER in named or (deliver is not None and not encrypted):
             says = "deliver: only with encrypted=True, and not as a header"
             raise Rejected("invalid_message", says, field="deliver")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, 
 from tickwright.app.borrowed import one_connection
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobCall, JobHandle, JobOptions
+from tickwright.capabilities.jobs.requests import NewJob, check_new_job
 from tickwright.capabilities.jobs.workflows.definition import (
     InnerWorkflow,
     OnFailed,
@@ -80,8 +81,8 @@ class Node(Generic[R]):
         return f"<node {self.name!r}>"
 
 
-Step = JobCall[Any] | JobOptions[Any, Any]
-"""A job to add: a call, or a job without arguments."""
+Step = JobCall[Any] | JobOptions[Any, Any] | NewJob
+"""A job to add: a call, a job without arguments, or one of ``app.new_job``."""
 
 
 class FlowGroup(Sequence[Node[Any]]):
@@ -136,11 +137,23 @@ class FlowPart:
         on_failed: OnFailed = "cancel",
         node: str | None = None,
     ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        job: NewJob,
+        *,
+        after: "Iterable[Dependency]" = (),
+        on_failed: OnFailed = "cancel",
+        node: str | None = None,
+        **results: Any,
+    ) -> Node[Any]: ...
     def add(self, job: Any, *args: Any, **kwargs: Any) -> Node[Any]:
         """Add a job. A result of an earlier node is an argument by its ``value``; the job then waits for that node.
 
         Args:
-            job: A job, with its options and the arguments of its handler, or a call of one.
+            job: A job, with its options and the arguments of its handler, or a call of one; or a job of
+                ``app.new_job``, for another program or a worker in another language. Of that, ``kwargs`` are the
+                members of its payload that are results.
             args: Arguments of the handler.
             kwargs: Arguments of the handler; and ``after``: nodes that it waits for, added before it. ``on_failed``:
                 what it does where one of those does not complete: ``cancel``, ``wait``, ``run`` or ``only``.
@@ -150,10 +163,13 @@ class FlowPart:
 
         Raises:
             Rejected: ``invalid_arguments``; ``workflow_foreign_node``: a node of another workflow;
-                ``workflow_too_many``: more than 1,000 results in one argument; ``workflow_job_key``. Permanent.
+                ``workflow_name``; ``workflow_too_many``: more than 1,000 results in one argument;
+                ``workflow_job_key``, ``workflow_job_unique``. Permanent.
         """
         after, on_failed, node = kwargs.pop("after", ()), kwargs.pop("on_failed", "cancel"), kwargs.pop("node", None)
         made, results, returns = _as_job(self, job, args, kwargs)
+        if node is not None and not isinstance(node, str):
+            raise Rejected("workflow_name", f"node: a name, not {type(node).__name__}", field="node")
         made.name = self._root.name_for(node or made.task_type, chosen=node is not None)
         made.after, made.on_failed = self.names_of(after), on_failed
         if results:
@@ -213,6 +229,9 @@ class FlowPart:
 
     def names_of(self, nodes: "Iterable[Dependency]") -> list[str]:
         """Return the names of nodes of this workflow; an inner workflow among them takes no further jobs."""
+        if not isinstance(cast("object", nodes), Iterable):
+            text = f"after: give a list of nodes of this workflow, not {type(nodes).__name__}"
+            raise Rejected("workflow_foreign_node", text, field="after")
         names: list[str] = []
         for node in nodes:
             if isinstance(node, FlowGroup):
@@ -317,6 +336,7 @@ class Flow(FlowPart):
         self.app.run_sync(self.result(timeout))
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(
@@ -327,6 +347,7 @@ class Flow(FlowPart):
             await self._add(None if self._connection is None else borrow(self._connection))
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -362,8 +383,8 @@ def _root_of(node: Any) -> "Flow | None":
     return part._root if is_node else None  # noqa: SLF001
 
 
-def _call_of(step: Step) -> JobCall[Any]:
-    return step if isinstance(step, JobCall) else step.call()
+def _call_of(step: Step) -> NewJob:
+    return step if isinstance(step, NewJob) else step.call()
 
 
 def _as_job(
@@ -374,22 +395,50 @@ def _as_job(
         if args or kwargs:
             raise Rejected("invalid_arguments", "a call has its arguments already")
         return job_of(job), {}, job.returns
+    if isinstance(job, NewJob):
+        if args:
+            raise Rejected("invalid_arguments", "the payload of this job is in it; give results of nodes by name")
+        results, values = _results_in(flow, kwargs)
+        if values:
+            text = f"{min(values)}: the payload of this job is in it; give results of nodes by name"
+            raise Rejected("invalid_arguments", text)
+        return job_of(check_new_job(job)), results, Any
     if not isinstance(job, JobOptions):
-        raise Rejected("invalid_arguments", "add a job of @app.job, or a call of one")
+        text = "add a job of @app.job, a call of one, or a job of app.new_job"
+        raise Rejected("invalid_arguments", text)
     bound = job.handler.arguments.bind(args, kwargs)
+    results, values = _results_in(flow, bound) if isinstance(bound, dict) else ({}, {"payload": bound})
+    for name, value in values.items():
+        _check_plain(name, value)
+    call: JobCall[Any] = job.call_with(bound, frozenset(results))
+    return job_of(call), results, call.returns
+
+
+def _results_in(flow: FlowPart, given: Mapping[str, Any]) -> tuple[dict[str, str | list[str]], dict[str, Any]]:
+    """Return the names of the nodes whose results are arguments, and the other arguments."""
     results: dict[str, str | list[str]] = {}
-    for name, value in bound.items() if isinstance(bound, dict) else ():
+    values: dict[str, Any] = {}
+    for name, value in given.items():
         if isinstance(value, Node):
             results[name] = flow.names_of([value])[0]
         elif isinstance(value, FlowGroup) or (
-            isinstance(value, list) and value and all(isinstance(one, Node) for one in value)
+            isinstance(value, list | tuple) and value and all(isinstance(one, Node) for one in value)
         ):
             if len(value) > RESULTS_IN_ARGUMENT_MAX:
                 text = f"{name}: at most {RESULTS_IN_ARGUMENT_MAX} results; let the job wait for them with after"
                 raise Rejected("workflow_too_many", text, field=name)
             results[name] = flow.names_of(value)
-    call: JobCall[Any] = job.call_with(bound, frozenset(results))
-    return job_of(call), results, call.returns
+        else:
+            values[name] = value
+    return results, values
+
+
+def _check_plain(name: str, value: Any) -> None:
+    """Refuse a result inside of another value: the database writes results as whole arguments."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else [value]
+    if any(isinstance(one, Node | FlowGroup | InnerFlow) for one in inside):
+        text = f"{name}: the result of a node is a whole argument, or one of a list that has only results"
+        raise Rejected("invalid_arguments", text, field=name)
 
 
 def check_ended(workflow_id: int, state: str, reason: str | None) -> None:

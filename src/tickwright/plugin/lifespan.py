@@ -16,6 +16,7 @@ default ``resource()`` is filled in by its name, or by its type if one value alo
 start of the process, not the first attempt.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
@@ -23,7 +24,10 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, get_origin, get_type_hints
 
+import structlog
+
 from tickwright.domain.errors import Rejected
+from tickwright.ports.ids import monotonic
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -31,6 +35,9 @@ Next = Callable[[], Awaitable[Any]]
 Middleware = Callable[[Any, Next], Awaitable[Any]]
 """Takes the work (a job, poll, task, request or chunk) and a function that runs the rest of the attempt."""
 Around = Callable[[Any, Next], Awaitable[Any]]
+SLOW_S = 10.0
+"""After how long, and how often from then on, the log names a lifespan that has not opened."""
+_log = structlog.get_logger("tickwright.lifespan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,14 @@ class Lifespan:
         self._openers.append(opener)
 
     def add_middleware(self, middleware: Middleware) -> None:
-        """Add what runs around attempts; the first one added is the outermost."""
+        """Add what runs around attempts; the first one added is the outermost.
+
+        Raises:
+            Rejected: ``invalid_middleware``. Permanent.
+        """
+        if not inspect.iscoroutinefunction(middleware) or not _takes_two(middleware):
+            text = f"{middleware.__qualname__}: write an 'async def' that takes the work and the rest of the attempt"
+            raise Rejected("invalid_middleware", text)
         self._middleware.append(middleware)
 
     @property
@@ -221,6 +235,33 @@ class Lifespan:
                 filled.values.update(former)
 
 
+@contextmanager
+def _noted(name: str) -> Iterator[None]:
+    """Name a lifespan in the log while it does not open."""
+    loop, began_s = asyncio.get_running_loop(), monotonic()
+    again: asyncio.TimerHandle | None = None
+
+    def note() -> None:
+        nonlocal again
+        _log.warning("lifespan.not_open_yet", lifespan=name, waits_s=round(monotonic() - began_s))
+        again = loop.call_later(SLOW_S, note)
+
+    again = loop.call_later(SLOW_S, note)
+    try:
+        yield
+    finally:
+        again.cancel()
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be called with two arguments by their places."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    return True
+
+
 def _enclosed(middleware: Middleware, work: Any, run: Next) -> Next:
     return lambda: middleware(work, run)
 
@@ -236,11 +277,16 @@ def opener_of(
     arguments = [program] if inspect.signature(function).parameters else []
     if len(inspect.signature(function).parameters) > 1:
         raise Rejected("invalid_lifespan", f"{function.__qualname__}: it takes the app, or nothing")
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        text = f"{function.__qualname__}: write an 'async def' that yields its resources once"
+        raise Rejected("invalid_lifespan", text)
     manager = asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
 
     @asynccontextmanager
     async def opener(_installation: Any) -> AsyncIterator[Mapping[str, Any]]:
-        async with manager(*arguments) as yielded:
+        async with AsyncExitStack() as stack:
+            with _noted(function.__qualname__):
+                yielded = await stack.enter_async_context(manager(*arguments))
             if yielded is not None and not isinstance(yielded, Mapping):
                 kind = type(yielded).__name__
                 text = f"{function.__qualname__} yields resources by name, such as {{'http': session}}, not {kind}"

@@ -9,7 +9,9 @@ loop.
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import asyncpg
 
 from tickwright.domain.errors import InvariantBroken, Rejected
 
@@ -169,6 +171,27 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
         return done.value  # type: ignore[no-any-return]
     work.close()
     raise InvariantBroken("sync_work_waited", "work on a synchronous connection waited for an event loop")
+
+
+class ServerError(NamedTuple):
+    """What PostgreSQL answered instead of rows; ``rule`` is the constraint that it names."""
+
+    sqlstate: str
+    rule: str
+    message: str
+
+
+def server_error(error: BaseException) -> ServerError | None:
+    """Return what PostgreSQL answered, whichever driver raised it; ``None`` for every other error."""
+    raised: Any = getattr(error, "orig", None) or error  # SQLAlchemy keeps the driver's error
+    if not isinstance(raised, asyncpg.PostgresError) and isinstance(raised.__cause__, asyncpg.PostgresError):
+        raised = raised.__cause__
+    if isinstance(raised, asyncpg.PostgresError):
+        return ServerError(raised.sqlstate or "", raised.constraint_name or "", str(raised.args[0]))
+    diag: Any = getattr(raised, "diag", None)
+    if getattr(diag, "sqlstate", None) is None:
+        return None
+    return ServerError(diag.sqlstate, diag.constraint_name or "", diag.message_primary or "")
 
 
 def _kinds(connection: Any) -> list[tuple[str, str]]:

@@ -87,6 +87,21 @@ async def test_an_execution_that_is_refused_as_a_whole_blocks_no_other(batches: 
     assert (await batches.execution(good))["released"] == 3
 
 
+async def test_jobs_of_an_encrypted_type_do_not_leave_and_block_no_other(batches: BatchWorld) -> None:
+    """BCK-3: where the type became encrypted after the definition, the execution keeps its actions and says why."""
+    await batches.pool.execute(
+        "INSERT INTO tickwright.task_types (name, target, encrypted) VALUES ('secret', 'python:secret', true)"
+    )
+    bad = await finished(batches, "bad", action={"target": "python:secret", "release": "finished"})
+    await finished(batches, "good")
+    await batches.check()
+    assert await left(batches, "good", "pg:actions") == ["0", "2", "4"]
+    row = await batches.execution(bad)
+    assert (row["error_code"], row["released"], row["status"]) == ("not_released", 0, "FINISHED")
+    assert "its task type is encrypted" in await explained(batches, bad)
+    assert await left(batches, "bad", "python:act") == []
+
+
 @pytest.mark.parametrize("rate", ["1e-20", "5e-324", "1e-400", "1e400", "0", "null"])
 async def test_an_extreme_rate_blocks_no_other_execution(batches: BatchWorld, rate: str) -> None:
     """For a stored rate: the next release stays within what a timestamp holds, and others are released."""

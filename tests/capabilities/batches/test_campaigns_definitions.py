@@ -136,6 +136,20 @@ async def test_a_wrong_field_is_refused(campaigns: CampaignApi) -> None:
         assert problem["detail"].startswith(f"{field}: "), problem
 
 
+async def test_jobs_of_an_encrypted_type_are_refused(campaigns: CampaignApi) -> None:
+    """A campaign makes plain payloads: refused where it is defined, not when its actions leave."""
+    sql = "INSERT INTO tickwright.task_types (name, target, encrypted) VALUES ('secret', 'python:secret', true)"
+    await campaigns.api.pool.execute(sql)
+    for wrong, field in (
+        ({"action": {"target": "python:secret"}}, "action.target"),
+        ({"on_finished": "python:secret"}, "on_finished"),
+    ):
+        problem = await campaigns.refused({**SIX_HOURS, **wrong})
+        assert problem["code"] == "invalid_campaign"
+        assert [one["field"] for one in problem["problems"]] == [field]
+        assert "secret is encrypted" in problem["detail"]
+
+
 async def test_every_error_is_named_at_once(campaigns: CampaignApi) -> None:
     """Those of all fields, of the audience's table, and the position in the expression."""
     audience = {**AUDIENCE, "fields": {"age": "int", "incom": "double"}, "keys": 1}

@@ -16,7 +16,7 @@ from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskTyp
 from tickwright.capabilities.jobs.worker import claimer, frontier
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
-from tickwright.domain.errors import Unavailable
+from tickwright.domain.errors import Rejected, Unavailable
 
 NEVER_S = 1e9
 
@@ -447,6 +447,22 @@ async def test_an_expired_job_is_not_started(database_url: str) -> None:
         row = await engine.until(job_id, "cancelled")
     assert row["error_message"].startswith("expired")
     assert (row["attempts"], row["fence"]) == (0, 1)
+
+
+async def test_progress_has_an_upper_bound(database_url: str) -> None:
+    """As that of remote workers; what was written before stays."""
+    codes: list[str] = []
+
+    async def handler(job: Job) -> None:
+        assert await job.progress("é" * 32_767)
+        with pytest.raises(Rejected) as refused:
+            await job.progress("é" * 32_768)
+        codes.append(refused.value.code)
+
+    async with running_engine(database_url, {"p": handler}) as engine:
+        row = await engine.until(await engine.insert("p"), "completed")
+    assert codes == ["progress_too_large"]
+    assert row["progress"] == f'"{"é" * 32_767}"'
 
 
 async def test_progress_is_fenced(database_url: str) -> None:

@@ -120,6 +120,10 @@ async def test_wrong_use_is_refused(world: RelayWorld) -> None:
         for wrong in ({"deliver": "plain"}, {"headers": {"Tickwright-Deliver": "plain"}}):
             with pytest.raises(Rejected, match="only with encrypted=True"):
                 await app.publish("pg:orders", CARD, **wrong)
+        unknown: Any = "plian"  # a callback would get the envelope instead of plain text
+        with pytest.raises(Rejected, match="deliver: plain or cipher") as refused:
+            await app.publish("pg:orders", CARD, encrypted=True, deliver=unknown)
+        assert refused.value.code == "invalid_message"
     async with program(world, PayloadKeys()) as app:
         with pytest.raises(Unavailable) as caught:
             await app.publish("pg:orders", CARD, encrypted=True)

@@ -40,16 +40,14 @@ class Arguments:
         Raises:
             Rejected: ``invalid_handler``: it cannot be called with a job and a JSON object. Permanent.
         """
-        parameters = list(inspect.signature(function).parameters.values())
+        where, parameters = name_of(function), parameters_of(function)
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            raise Rejected("invalid_handler", f"{function.__qualname__}: a handler returns its result; it has no yield")
-        if not parameters:
-            raise Rejected("invalid_handler", f"{function.__qualname__} must take the job as its first argument")
+            raise Rejected("invalid_handler", f"{where}: a handler returns its result; it has no yield")
+        if not parameters or parameters[0].kind in {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}:
+            raise Rejected("invalid_handler", f"{where} must take the job as its first argument")
         named = [one for one in parameters[1:] if not isinstance(one.default, Resource)]
         if any(one.kind in {one.VAR_POSITIONAL, one.POSITIONAL_ONLY, one.VAR_KEYWORD} for one in named):
-            raise Rejected(
-                "invalid_handler", f"{function.__qualname__}: give each payload field a parameter of its own"
-            )
+            raise Rejected("invalid_handler", f"{where}: give each payload field a parameter of its own")
         hints = hints_of(function) if named else {}
         self.names: Sequence[str] = [one.name for one in named]
         self.returns = result_type(function)
@@ -73,7 +71,7 @@ class Arguments:
         try:
             return msgspec.json.Decoder(msgspec.defstruct("Arguments", fields), dec_hook=from_json_value).decode
         except TypeError as error:
-            raise Rejected("invalid_handler", f"{function.__qualname__}: {error}") from error
+            raise Rejected("invalid_handler", f"{name_of(function)}: {error}") from error
 
     def read(self, payload: str) -> dict[str, Any]:
         """Return the arguments of a payload by name. Raises :class:`PayloadInvalid`."""
@@ -130,6 +128,19 @@ class Arguments:
         return self.check(payload)
 
 
+def name_of(function: Any) -> str:
+    """Return the name of a function for texts of errors; of another object its text."""
+    return getattr(function, "__qualname__", None) or shortened(repr(function))
+
+
+def parameters_of(function: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a handler. Raises ``Rejected`` (``invalid_handler``), permanent: it has none to read."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise Rejected("invalid_handler", f"{name_of(function)}: a handler is a function: {error}") from error
+
+
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the annotations of a handler.
 
@@ -139,8 +150,9 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return get_type_hints(function)
     except (NameError, TypeError) as error:
-        where = getattr(function, "__qualname__", repr(function))
-        text = f"{where}: its annotations cannot be read: {error}; import their names also when the program runs"
+        is_function = inspect.isroutine(function) or inspect.isclass(function)
+        advice = "import their names also when the program runs" if is_function else "write a function that calls it"
+        text = f"{name_of(function)}: its annotations cannot be read: {error}; {advice}"
         raise Rejected("invalid_handler", text) from error
 
 

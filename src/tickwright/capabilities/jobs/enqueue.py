@@ -38,6 +38,7 @@ from tickwright.engine.call_batcher import CallBatcher
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller
+from tickwright.store.borrowed import server_error
 from tickwright.store.bounds import TookTooLong, for_all_callers, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_shared
@@ -80,6 +81,7 @@ _Pair = tuple[NewJob, int]
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 _PLAIN_RULE = "its task type is encrypted"
 """A part of the message of ``tickwright.refuse_plain``, which ``insert_each`` passes on without its constraint."""
+_CHECK_VIOLATION = "23514"
 _LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
@@ -167,12 +169,12 @@ class Enqueuer:
         """Schedule a checked job, once more where its type has become encrypted since it was read."""
         try:
             return await self._schedule(_in_trace(pair[0]), pair[1], connection)
-        except asyncpg.CheckViolationError as error:
+        except Exception as error:  # noqa: BLE001  of the caller's driver, too
             await self._renew_types(error, connection)
             sealed, attempts = await self._checked(job)
             return await self._schedule(_in_trace(sealed), attempts, None)
 
-    async def _renew_types(self, error: asyncpg.CheckViolationError, connection: Connection | None) -> None:
+    async def _renew_types(self, error: Exception, connection: Connection | None) -> None:
         """Read the types again where one has become encrypted; raise other errors, and in a caller's transaction."""
         if not _is_plain(error):
             raise error
@@ -221,7 +223,7 @@ class Enqueuer:
         with traces.working("send", MANY_JOBS, {"messaging.batch.message_count": len(jobs)}):
             try:
                 return await self._schedule_many(jobs, connection)
-            except asyncpg.CheckViolationError as error:
+            except Exception as error:  # noqa: BLE001  of the caller's driver, too
                 await self._renew_types(error, connection)
                 return await self._schedule_many(jobs, None)
 
@@ -385,7 +387,8 @@ async def _find(connection: Connection, keys: list[str | None]) -> dict[str | No
 
 def _is_plain(error: Exception) -> bool:
     """Whether the database has refused a plain payload of an encrypted type."""
-    return isinstance(error, asyncpg.CheckViolationError) and _PLAIN_RULE in str(error)
+    answer = server_error(error)
+    return answer is not None and answer.sqlstate == _CHECK_VIOLATION and _PLAIN_RULE in answer.message
 
 
 def _outcome(row: asyncpg.Record) -> Any:

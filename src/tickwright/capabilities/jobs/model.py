@@ -13,6 +13,7 @@ from opentelemetry.trace import Span
 
 from tickwright.capabilities.jobs.unique import Unique
 from tickwright.capabilities.jobs.worker.pools import QUEUE
+from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.strict_json import encode_value
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 ERROR_MESSAGE_MAX = 2000
+PROGRESS_BYTES_MAX = 65_536
 _RESULT_TARGETS = ("python:", "remote:")
 _PLAIN_TARGETS = ("python:", "remote:", "http:", "https:", "ws:", "wss:")
 RATE_LIMITED_AHEAD_S = 0.5
@@ -316,9 +318,14 @@ class Job:
 
         Raises:
             Unavailable: ``database_unavailable``: it is not written. Retry, or go on without it.
+            Rejected: ``progress_too_large``: it has more than 65,536 bytes as JSON. Permanent.
             ValueError: It has a NaN or an infinity. Permanent.
         """
-        return await self._reporter.report_progress(self, encode_value(value))
+        text = encode_value(value)
+        if len(text) > PROGRESS_BYTES_MAX or len(text.encode()) > PROGRESS_BYTES_MAX:
+            advice = "store it elsewhere and report a reference"
+            raise Rejected("progress_too_large", f"progress: at most {PROGRESS_BYTES_MAX} bytes as JSON; {advice}")
+        return await self._reporter.report_progress(self, text)
 
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...

@@ -1,8 +1,9 @@
 """Whether an error is the payload's, and so final, or the handler's."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -53,11 +54,28 @@ async def yielding(_job: object) -> Any:
     yield 1
 
 
+def named_only(*, _job: object) -> None:
+    """A handler that does not take the job by its place."""
+
+
+def rest_only(**_rest: object) -> None:
+    """Another one."""
+
+
+def two(_one: object, _job: object, n: int) -> None:
+    """A function, of which a part is fixed."""
+
+
 @pytest.mark.parametrize(
     ("function", "text"),
     [
         (for_type_checkers, "for_type_checkers: its annotations cannot be read: name 'Missing' is not defined"),
         (yielding, "yielding: a handler returns its result"),
+        (named_only, "named_only must take the job as its first argument"),
+        (rest_only, "rest_only must take the job as its first argument"),
+        (dict, "dict: a handler is a function"),
+        (cast("Function", 7), "7: a handler is a function"),
+        (partial(two, "one"), "write a function that calls it"),
     ],
 )
 def test_a_function_that_no_job_can_call_is_refused_where_it_is_registered(function: Function, text: str) -> None:

@@ -4,13 +4,24 @@ import json
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from kit.engine import policy
+from kit.postgres import sqlalchemy_url
+from kit.workflows import FlowShop
 from tickwright import Rejected
+from tickwright.app.workflows import Flow
 from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.type_catalog import TypeCatalog
-from tickwright.capabilities.jobs.workflows.definition import DEFINITION_BYTES_MAX, read_definition
+from tickwright.capabilities.jobs.workflows.definition import (
+    DEFINITION_BYTES_MAX,
+    WorkflowDefinition,
+    WorkflowJob,
+    read_definition,
+)
 from tickwright.capabilities.jobs.workflows.service import Workflows
 from tickwright.store.pool import Pool
 
@@ -76,6 +87,62 @@ async def test_the_service_answers_with_the_same_rules(pool: Pool) -> None:
     assert (raised.value.code, raised.value.http_status) == ("workflow_unknown_name", 422)
 
 
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+async def test_a_text_that_cannot_be_stored_is_refused_with_a_code(pool: Pool, text: str) -> None:
+    """In a name or a key of a program."""
+    await register_handler(pool, policy("t"))
+    for definition in (
+        WorkflowDefinition(name=text, jobs=[WorkflowJob(task_type="t")]),
+        WorkflowDefinition(name="flow", jobs=[WorkflowJob(task_type="t")], key=text),
+    ):
+        with pytest.raises(Rejected) as raised:
+            await Workflows(pool, TypeCatalog(pool)).add(definition)
+        assert raised.value.code == "workflow_value"
+
+
+def _twice(flow: Flow, shop: FlowShop) -> None:
+    for _ in range(2):
+        flow.add(shop.step, name="a", after=[], node="same")
+
+
+async def _refused_on(shop: FlowShop, connection: Any) -> None:
+    with pytest.raises(Rejected) as raised:
+        async with shop.app.workflow("flow", connection=connection) as flow:
+            _twice(flow, shop)
+    assert raised.value.code == "workflow_name_twice"
+    assert "\n" not in raised.value.message
+
+
+def _refused_on_sync(shop: FlowShop, connection: Any) -> None:
+    with (
+        pytest.raises(Rejected, match="two have one name") as raised,
+        shop.app.workflow("flow", connection=connection) as flow,
+    ):
+        _twice(flow, shop)
+    assert raised.value.code == "workflow_name_twice"
+
+
+async def test_every_driver_of_a_caller_gets_the_same_codes(database_url: str) -> None:
+    """asyncpg, psycopg, SQLAlchemy with both, and the synchronous ones."""
+    shop = FlowShop(database_url)
+    async with shop.app as app:
+        async with app.pool.acquire() as own, own.transaction():
+            await _refused_on(shop, own)
+        async with await psycopg.AsyncConnection.connect(database_url) as connection:
+            await _refused_on(shop, connection)
+        for url in (sqlalchemy_url(database_url), sqlalchemy_url(database_url).replace("+psycopg", "+asyncpg")):
+            engine = create_async_engine(url)
+            async with engine.connect() as connected:
+                await _refused_on(shop, connected)
+            await engine.dispose()
+        with psycopg.connect(database_url) as sync:
+            _refused_on_sync(shop, sync)
+        plain = sqlalchemy.create_engine(sqlalchemy_url(database_url))
+        with plain.connect() as plainly:
+            _refused_on_sync(shop, plainly)
+        plain.dispose()
+
+
 async def test_a_definition_of_more_than_ten_megabytes_is_refused_unread() -> None:
     """By its length, before it is decoded."""
     with pytest.raises(Rejected) as raised:
@@ -83,6 +150,17 @@ async def test_a_definition_of_more_than_ten_megabytes_is_refused_unread() -> No
     assert (raised.value.code, raised.value.http_status) == ("workflow_too_large", 413)
     with pytest.raises(Rejected, match='no field "x"'):
         read_definition(b'{"name": "flow", "jobs": [], "x": 1}')
+
+
+@pytest.mark.parametrize("field", ["execute_at", "expires_at"])
+async def test_an_instant_without_its_offset_is_refused(field: str) -> None:
+    """As for every job; the database would read it in its own time zone."""
+    given = {"name": "flow", "jobs": [{"task_type": "t", field: "2030-01-01T09:00:00"}]}
+    with pytest.raises(Rejected, match="timezone") as raised:
+        read_definition(json.dumps(given).encode())
+    assert raised.value.code == "invalid_value"
+    given["jobs"] = [{"task_type": "t", field: "2030-01-01T09:00:00Z"}]
+    assert read_definition(json.dumps(given).encode()).task_types == {"t"}
 
 
 async def test_a_chain_of_ten_thousand_is_cancelled_at_once(pool: Pool) -> None:

@@ -1,7 +1,7 @@
 """Workflows: what runs when, with which results, and what becomes of jobs whose predecessors do not complete."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from kit.workflows import STATE, WAITING, FlowShop, check_no_leftovers, states
 from tickwright import Contended, JobCancelled, JobFailed, Rejected, Unavailable
 from tickwright.app.scheduling import CALLER
+from tickwright.capabilities.jobs.workflows.service import RESULTS_AT_ONCE
 from tickwright.testing.opening import OpenApp
 
 BOTH = pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "committed"])
@@ -149,11 +150,12 @@ async def test_the_end_of_an_inner_workflow_is_a_node(shop: FlowShop, tickwright
         await check_no_leftovers(app.pool)
 
 
+@pytest.mark.parametrize("page", [3, RESULTS_AT_ONCE])
 async def test_results_of_many_predecessors_are_read_in_pages(
-    shop: FlowShop, tickwright_app: OpenApp, monkeypatch: pytest.MonkeyPatch
+    shop: FlowShop, tickwright_app: OpenApp, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
     """In the order of the definition, however many; a job in the list that returned none has no result."""
-    monkeypatch.setattr("tickwright.capabilities.jobs.workflows.service.RESULTS_AT_ONCE", 3)
+    monkeypatch.setattr("tickwright.capabilities.jobs.workflows.service.RESULTS_AT_ONCE", page)
     async with tickwright_app(shop.app) as app:
         async with app.workflow("flow") as flow:
             parts = flow.group([shop.step.call(name=str(n)) for n in range(10)])
@@ -325,6 +327,45 @@ async def test_nodes_of_another_workflow_are_refused(shop: FlowShop, tickwright_
                     flow.add(shop.join, **arguments)
                 assert raised.value.code == "workflow_foreign_node"
             flow.add(shop.step, name="b")
+
+
+async def test_jobs_of_other_programs_are_added_by_their_type(shop: FlowShop, tickwright_app: OpenApp) -> None:
+    """Such as those of workers in other languages: with a payload, and results as members of it."""
+    async with tickwright_app(shop.app) as app:
+        async with app.workflow("flow") as flow:
+            one = flow.add(shop.step, name="a")
+            given = app.new_job("join", {"one": "x"}, priority=5)
+            both = flow.add(given, more=[one.value, one.value], node="both")
+            last, _ = flow.chain(app.new_job("step", {"name": "b"}), shop.total, after=[both])
+            with pytest.raises(Rejected, match="results of nodes by name") as raised:
+                flow.add(given, one="y")
+            assert raised.value.code == "invalid_arguments"
+        await app.drain()
+        assert shop.calls[:3] == ["a", ("x", ["A", "A"]), "b"]
+        assert (await both.handle.result("10s"), await last.handle.result("10s")) == ("x+A+A", "B")
+
+
+async def test_what_is_no_node_and_no_place_for_one_is_refused(shop: FlowShop, tickwright_app: OpenApp) -> None:
+    """With a code and what to write instead, where it is added; nothing of the workflow is there afterwards."""
+    async with tickwright_app(shop.app) as app:
+        flow = app.workflow("flow")
+        one = flow.add(shop.step, name="a")
+        for code, text, given in [
+            ("workflow_foreign_node", "give a list of nodes", {"one": "x", "after": one}),
+            ("workflow_name", "node: a name, not int", {"one": "x", "node": 7}),
+            ("invalid_arguments", "more: the result of a node is a whole argument", {"one": "x", "more": ["x", one]}),
+            ("invalid_arguments", "more: the result of a node is a whole argument", {"one": "x", "more": {"x": one}}),
+        ]:
+            with pytest.raises(Rejected, match=text) as raised:
+                flow.add(shop.join, **cast("dict[str, Any]", given))
+            assert raised.value.code == code
+        async with flow:
+            flow.add(shop.join, one="x", more=cast("list[str]", (one.value, one.value)))
+        with pytest.raises(Rejected) as closed:
+            await flow.__aenter__()
+        assert closed.value.code == "workflow_closed"
+        await app.drain()
+        assert shop.calls == ["a", ("x", ["A", "A"])]
 
 
 async def test_results_that_are_too_large_fail_the_job(shop: FlowShop, tickwright_app: OpenApp) -> None:

@@ -248,7 +248,19 @@ class Campaigns:
                 await check_audience(self._audiences, definition["audience"])
             except Rejected as error:
                 mistakes.add_error(error, "audience")
+        if draft is not None:
+            await self._refuse_encrypted(draft.document, mistakes)
         return draft
+
+    async def _refuse_encrypted(self, document: Mapping[str, Any], mistakes: Mistakes) -> None:
+        """Add a mistake for each encrypted task type of which the campaign would make jobs: it has no envelopes."""
+        targets = {"action.target": document["action"].get("target"), "on_finished": document.get("on_finished")}
+        jobs = {field: to.removeprefix("python:") for field, to in targets.items() if to and to.startswith("python:")}
+        found = await self._pool.fetchval(SQL["encrypted_types"], [*jobs.values()]) if jobs else ()
+        for field, name in jobs.items():
+            if name in found:
+                text = f"the task type {name} is encrypted, and a campaign makes plain payloads; name another type"
+                mistakes.add(field, text)
 
 
 def _only_selection(document: Mapping[str, Any]) -> Mistakes:

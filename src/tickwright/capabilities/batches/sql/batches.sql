@@ -92,6 +92,10 @@ DELETE FROM tickwright.execution_actions a USING tickwright.executions e WHERE e
 -- execution_chunks_pkey.
 DELETE FROM tickwright.batches WHERE id = $1;
 
+-- name: encrypted_types
+-- Which of these task types are encrypted. No table of its own: a function of jobs reads their types.
+SELECT ARRAY(SELECT given.name FROM unnest($1::text[]) AS given (name) WHERE given.name = ANY (tickwright.encrypted_types()));
+
 -- name: now
 -- The now of an expression in a dry run. No table.
 SELECT clock_timestamp();

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, overload
 
 import msgspec
 
-from tickwright.capabilities.jobs.arguments import PayloadInvalid, hints_of, shortened
+from tickwright.capabilities.jobs.arguments import PayloadInvalid, hints_of, name_of, parameters_of, shortened
 from tickwright.capabilities.jobs.model import AttemptOutcome, Completed, Fail, Job, Retry, Snooze
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import encode_value, from_json_value
@@ -126,8 +126,8 @@ class ChunkArguments:
             Rejected: ``invalid_handler``: the function takes something else than a chunk. Permanent.
         """
         if not inspect.iscoroutinefunction(function):
-            raise Rejected("invalid_handler", f"{function.__qualname__}: a handler of chunks is an 'async def'")
-        parameters = list(inspect.signature(function).parameters.values())
+            raise Rejected("invalid_handler", f"{name_of(function)}: a handler of chunks is an 'async def'")
+        parameters = parameters_of(function)
         annotation = hints_of(function).get(parameters[0].name) if parameters else None
         if annotation is not JobChunk and get_origin(annotation) is not JobChunk:
             text = f"{function.__qualname__}: with batch=… the function takes a JobChunk, such as JobChunk[Document]"

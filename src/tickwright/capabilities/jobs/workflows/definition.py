@@ -7,9 +7,8 @@ the database, so that a definition is refused for the same reasons, with the sam
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -18,6 +17,7 @@ from tickwright.capabilities.jobs.sealing import seal_payload
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.engine.payload_keys import PayloadKeys
+from tickwright.store.borrowed import ServerError, server_error
 
 OnFailed = Literal["cancel", "wait", "run", "only"]
 """What a job does where one that it waits for did not complete: it is cancelled; it waits until that one is retried; it
@@ -28,6 +28,9 @@ DEFINITION_BYTES_MAX = 10_485_760
 JOBS_MAX = 200_000
 NAME_CHARS_MAX = 200
 RULE_PREFIX = "workflows_"
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+"""With its offset: the database would read another one in its own time zone."""
+_CHECK_VIOLATION, _LOCKED, _DEADLOCK, _DATA_EXCEPTION = "23514", "55P03", "40P01", "22"
 
 
 class WorkflowJob(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -49,12 +52,12 @@ class WorkflowJob(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
     arguments: Mapping[str, str | list[str]] | UnsetType = UNSET
     on_failed: str = "cancel"
     workflow: str | None = None
-    execute_at: datetime | None = None
+    execute_at: Instant | None = None
     delay: str | None = None
     priority: int = 0
     max_attempts: int | None = None
     timeout: str | None = None
-    expires_at: datetime | None = None
+    expires_at: Instant | None = None
     tags: list[str] | UnsetType = UNSET
     metadata: msgspec.Raw | UnsetType = UNSET
     group: str | None = None
@@ -112,8 +115,11 @@ def read_definition(body: bytes) -> WorkflowDefinition:
 
 
 def definition_json(definition: WorkflowDefinition) -> str:
-    """Return the argument of ``tickwright.add_workflow``."""
-    return _encode(definition).decode()
+    """Return the argument of ``tickwright.add_workflow``. Raises ``Rejected`` (``workflow_value``): permanent."""
+    try:
+        return _encode(definition).decode()
+    except UnicodeEncodeError as error:
+        raise Rejected("workflow_value", f"a text of the workflow cannot be stored: {error.reason}") from error
 
 
 def interval_text(value: timedelta | None) -> str | None:
@@ -177,17 +183,22 @@ def sealed(definition: WorkflowDefinition, encrypted: AbstractSet[str], keys: Pa
     return msgspec.structs.replace(definition, jobs=jobs)
 
 
-def refusal(error: Any) -> TickwrightError | None:
+def refusal(error: BaseException) -> TickwrightError | None:
     """Return the error for what the database refuses in a definition; ``None`` where it is something else."""
-    if isinstance(error, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
-        return Contended("key_in_flight", "another request with this key is under way; try again")
-    if not isinstance(error, asyncpg.CheckViolationError):
+    if (answer := server_error(error)) is None:
         return None
-    rule = error.constraint_name or ""
-    text = str(error).removeprefix("workflow refused: ").removeprefix("job refused: ")
-    if rule == f"{RULE_PREFIX}key_reused":
+    if answer.sqlstate in {_LOCKED, _DEADLOCK}:
+        return Contended("key_in_flight", "another request with this key is under way; try again")
+    if answer.sqlstate.startswith(_DATA_EXCEPTION):  # text that is no JSON for PostgreSQL, such as with a NUL
+        return Rejected("workflow_value", answer.message)
+    return _broken_rule(answer) if answer.sqlstate == _CHECK_VIOLATION else None
+
+
+def _broken_rule(answer: ServerError) -> TickwrightError:
+    text = answer.message.removeprefix("workflow refused: ").removeprefix("job refused: ")
+    if answer.rule == f"{RULE_PREFIX}key_reused":
         return Contended("key_reused", text)
-    if rule.startswith(RULE_PREFIX):
-        code = rule.removeprefix(RULE_PREFIX)
-        return Rejected(f"workflow_{code}", text, status=413 if code == "too_large" else 422)
-    return Rejected("workflow_job", text)
+    if not answer.rule.startswith(RULE_PREFIX):
+        return Rejected("workflow_job", text)
+    code = answer.rule.removeprefix(RULE_PREFIX)
+    return Rejected(f"workflow_{code}", text, status=413 if code == "too_large" else 422)

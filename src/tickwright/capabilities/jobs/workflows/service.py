@@ -61,7 +61,7 @@ class Workflows:
         bound = HELD_FOR if connection is None and definition.key is not None else None
         try:
             rows = await (connection or self._pool).fetch(SQL["add"], definition_json(definition), bound)
-        except asyncpg.PostgresError as error:
+        except Exception as error:  # of the caller's driver, too
             if (known := refusal(error)) is None:
                 raise
             raise known from error
@@ -85,7 +85,7 @@ class Workflows:
 
     async def results_page(self, job_id: int, *, after: int = 0, limit: int = LIMIT_DEFAULT) -> list[NodeResult]:
         """Return results of the jobs that a job waited for, by their ids, behind ``after``; sealed ones as such."""
-        return await self._results(job_id, after, limit, NO_KEYS)
+        return await self._results(job_id, after, checked_limit(limit), NO_KEYS)
 
     async def _results(self, job_id: int, after: int, limit: int, keys: PayloadKeys) -> list[NodeResult]:
         def decoded(text: str | None, node_id: int) -> Any:
@@ -93,7 +93,7 @@ class Workflows:
                 return None
             return decode_stored(keys.open(text, Purpose.RESULT, str(node_id)) if keys else text)
 
-        rows = await self._pool.fetch(SQL["results"], job_id, after, checked_limit(limit))
+        rows = await self._pool.fetch(SQL["results"], job_id, after, limit)
         return [NodeResult(id=row[0], name=row[1], status=row[2], result=decoded(row[3], row[0])) for row in rows]
 
     async def results_of(self, job_id: int) -> AsyncIterator[NodeResult]:
