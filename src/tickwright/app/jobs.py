@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.payloads import as_tags, metadata_json, to_json
 from tickwright.capabilities.jobs.enqueue import Scheduled
-from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
+from tickwright.capabilities.jobs.requests import NewJob, check_new_job, unique_of_call, with_digest
 from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.errors import JobCancelled, JobFailed, Rejected
 from tickwright.domain.strict_json import from_json_value
@@ -230,6 +230,7 @@ class JobOptions(Generic[P, R]):
             Rejected: ``execute_at_and_delay``, ``invalid_duration``; ``invalid_unique``: the handler has no such
                 argument. Permanent.
         """
+        unique = unique_of_call(unique)
         if unique:
             self._handler.check_unique(unique)
         if at is not None and delay is not None:

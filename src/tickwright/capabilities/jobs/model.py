@@ -130,7 +130,7 @@ AttemptOutcome = Completed | Errored | Snoozed | Deferred
 class Retry(Exception):
     """Raise in a handler to fail this attempt; ``after`` is the least wait, at most 3660 days, beside the policy's."""
 
-    def __init__(self, message: str = "retry", *, after: timedelta | None = None) -> None:
+    def __init__(self, message: str = "retry", *, after: str | timedelta | None = None) -> None:
         super().__init__(message)
         self.after = after
 
@@ -142,7 +142,7 @@ class Fail(Exception):
 class Snooze(Exception):
     """Raise in a handler to be called again after ``wait``, at most 3660 days; costs no attempt."""
 
-    def __init__(self, wait: timedelta) -> None:
+    def __init__(self, wait: str | timedelta) -> None:
         super().__init__(f"snoozed for {wait}")
         self.wait = wait
 

@@ -11,6 +11,7 @@ import pytest
 from kit.schedules import NoLease, ScheduleWorld, gather_rounds, new_producer
 from tickwright.capabilities.jobs.schedules import producer
 from tickwright.ports.caller import Caller, Role
+from tickwright.store.pool import Connection
 
 Check = Callable[[ScheduleWorld], Awaitable[None]]
 HOUR = timedelta(hours=1)
@@ -142,8 +143,8 @@ async def test_schedules_that_wait_for_a_locked_job_of_another_one_are_caught(
     """A mutant that cancels the jobs of all schedules in one statement, or none, breaks SCH-3."""
     cancel_open = producer._cancel_open
 
-    async def together(connection: object, names: list[str]) -> dict[str, str]:
-        return dict.fromkeys(names, "locked") if await cancel_open(connection, names) else {}  # type: ignore[arg-type]
+    async def together(connection: Connection, names: list[str]) -> dict[str, str]:
+        return dict.fromkeys(names, "locked") if await cancel_open(connection, names) else {}
 
     monkeypatch.setattr(producer, "_cancel_open", together)
     with pytest.raises(AssertionError, match="whose job can be replaced"):
