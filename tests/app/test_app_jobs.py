@@ -290,6 +290,10 @@ async def test_a_result_that_never_comes_raises_what_the_job_ended_with(database
         with pytest.raises(JobCancelled) as cancelled:
             await waiting.result(timeout="60s")
         assert cancelled.value.code == "job_cancelled"
+        never = await one.wait.options(delay="1h").schedule(3)
+        await never.cancel()
+        with pytest.raises(JobCancelled, match=rf"^job {never.id} was cancelled$"):
+            await never.result(timeout="60s")
 
 
 async def _first(values: AsyncIterator[Any], field: str, last: int) -> AsyncIterator[Any]:

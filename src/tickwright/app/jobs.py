@@ -143,7 +143,8 @@ def result_of(job_id: int, ended: "JobState", returns: Any) -> Any:
     if ended.status == "failed":
         raise JobFailed("job_failed", f"job {job_id} failed: {ended.error}", job_id=job_id, attempts=ended.attempts)
     if ended.status == "cancelled":
-        raise JobCancelled("job_cancelled", f"job {job_id} was cancelled: {ended.error}", job_id=job_id)
+        why = f": {ended.error}" if ended.error else ""
+        raise JobCancelled("job_cancelled", f"job {job_id} was cancelled{why}", job_id=job_id)
     if ended.result is None:
         return None
     try:

@@ -320,6 +320,11 @@ class Job:
         """
         return await self._reporter.report_progress(self, encode_value(value))
 
+    def progress_sync(self, value: Any) -> bool:
+        """Do what :meth:`progress` does, in a synchronous handler."""
+        is_held: bool = self._steps_of_attempt().wait(self.progress(value))
+        return is_held
+
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
