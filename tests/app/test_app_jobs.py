@@ -186,6 +186,31 @@ def test_options_refuse_two_times_and_a_number_without_a_unit() -> None:
         add.options(priority=1000).call(1)
 
 
+def test_a_job_without_a_name_is_refused_where_it_is_declared() -> None:
+    """``@app.job`` without parentheses would register nothing, silently."""
+    with pytest.raises(Rejected, match=r'@app\.job\("invoice\.remind"\)') as refused:
+
+        @Tickwright().job  # type: ignore[call-overload, untyped-decorator, unused-ignore]
+        async def remind(job: Job) -> None:
+            """Do nothing."""
+
+    assert refused.value.code == "invalid_handler"
+
+
+@pytest.mark.parametrize("strange", [[7], {"invoice_id": 7}])
+async def test_what_is_no_call_and_no_mapping_is_refused(strange: Any) -> None:
+    """A mapping instead of a list of mappings has names as its items."""
+    app = Tickwright()
+
+    @app.job("remind")
+    async def remind(job: Job, invoice_id: int) -> None:
+        """Do nothing."""
+
+    with pytest.raises(Rejected, match="a call of the job, or a mapping") as refused:
+        await remind.schedule_many(strange)
+    assert refused.value.code == "invalid_arguments"
+
+
 def test_any_json_value_is_an_object() -> None:
     """An argument that says only ``object`` takes what is there."""
 
@@ -265,6 +290,10 @@ async def test_a_result_that_never_comes_raises_what_the_job_ended_with(database
         with pytest.raises(JobCancelled) as cancelled:
             await waiting.result(timeout="60s")
         assert cancelled.value.code == "job_cancelled"
+        never = await one.wait.options(delay="1h").schedule(3)
+        await never.cancel()
+        with pytest.raises(JobCancelled, match=rf"^job {never.id} was cancelled$"):
+            await never.result(timeout="60s")
 
 
 async def _first(values: AsyncIterator[Any], field: str, last: int) -> AsyncIterator[Any]:

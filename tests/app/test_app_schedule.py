@@ -120,6 +120,16 @@ async def test_bulk_takes_any_number_of_jobs_without_keys(app: Tickwright, db: A
         ("invalid_payload", {"payload": (frozenset(),)}),
         ("payload_too_large", {"payload": "x" * 70_000}),
         ("unknown_task_type", {"name": "unknown.type"}),
+        ("invalid_datetime", {"at": "2030-01-31T09:00:00Z"}),
+        ("invalid_datetime", {"expires_at": DUE.date()}),
+        ("invalid_priority", {"priority": "5"}),
+        ("invalid_priority", {"priority": 1.5}),
+        ("invalid_max_attempts", {"max_attempts": 2.5}),
+        ("invalid_key", {"key": 42}),
+        ("invalid_key", {"key": b"42"}),
+        ("invalid_group", {"group": 42}),
+        ("invalid_tags", {"tags": 42}),
+        ("invalid_unique", {"unique": True}),
     ],
 )
 async def test_what_is_out_of_bounds_is_refused_before_it_reaches_the_database(
@@ -130,6 +140,16 @@ async def test_what_is_out_of_bounds_is_refused_before_it_reaches_the_database(
         await app.schedule(**{"name": "mail", "payload": {"to": "ann"}, **arguments})
     assert refused.value.code == code
     assert (await app.service.list(_ALL)).items == []
+
+
+async def test_a_job_is_not_moved_to_a_time_that_no_job_may_have(app: Tickwright) -> None:
+    """A time without its offset is refused as in a new job, and not read as one of UTC."""
+    job = await app.schedule("mail", at=DUE)
+    for at in (DUE.replace(tzinfo=None), "2030-01-31T09:00:00Z"):
+        with pytest.raises(Rejected) as refused:
+            await app.reschedule(job.id, at=at)  # type: ignore[arg-type]
+        assert refused.value.code in {"naive_datetime", "invalid_datetime"}
+    assert (await job.get()).due_at == DUE
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ import os
 import secrets
 import shutil
 import signal
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.forks import stop_forking
+from kit.forks import forking, stop_forking
 from kit.processes import RUN_MARK, left_behind, make_folder
 from kit.waiting import eventually
 
@@ -51,9 +52,10 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run when a process that it started is still alive, and kill that process."""
     config = session.config
+    left = [*config.stash[_LEFT], *_kill_leftovers(config.stash[_MARK], forking())]  # stop_forking would wait for them
     stop_forking()
     shutil.rmtree(config.stash[_HOME], ignore_errors=True)
-    left = config.stash[_LEFT] = [*config.stash[_LEFT], *_kill_leftovers(config.stash[_MARK])]
+    left = config.stash[_LEFT] = [*left, *_kill_leftovers(config.stash[_MARK], set())]
     if hasattr(config, "workeroutput"):
         config.workeroutput[RUN_MARK] = left
         return
@@ -72,11 +74,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write("".join(f"{line}\n" for line in left))
 
 
-def _kill_leftovers(mark: str) -> list[str]:
+def _kill_leftovers(mark: str, needed: Collection[int]) -> list[str]:
+    def left() -> dict[int, str]:
+        lines = {int(line.split(":")[0]): line for line in left_behind(mark)}
+        return {pid: line for pid, line in lines.items() if pid not in needed}
+
     with contextlib.suppress(AssertionError):
-        eventually(lambda: not left_behind(mark), _LEAVE_WITHIN_S)
-    left = left_behind(mark)
-    for line in left:
+        eventually(lambda: not left(), _LEAVE_WITHIN_S)
+    found = left()
+    for pid in found:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(line.split(":")[0]), signal.SIGKILL)
-    return left
+            os.kill(pid, signal.SIGKILL)
+    return list(found.values())

@@ -157,7 +157,16 @@ def _ensure_running() -> None:
             os.environ["PYTHONPATH"] = before
 
 
+def forking() -> set[int]:
+    """Return the processes that :func:`stop_forking` ends."""
+    pids = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
+    return {pid for pid in pids if pid is not None}
+
+
 def stop_forking() -> None:
-    """End the process that others are forked from; the next fork starts another."""
+    """End the process that others are forked from; the next fork starts another.
+
+    It ends after the processes that were forked from it, and this waits for it, without a limit while one is alive.
+    """
     forkserver._forkserver._stop()  # type: ignore[attr-defined]  # as CPython's own tests do
     resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from tickwright import Job, Rejected, Tickwright
+from tickwright import Job, Rejected, Tickwright, Unique
 from tickwright.testing import (
     assert_scheduled,
     assert_scheduled_sync,
@@ -58,6 +58,42 @@ async def test_a_job_fits_by_the_arguments_and_options_that_are_given(tickwright
         await refute_scheduled(app, remind, urgent=0)  # JSON's false is no number
         assert await scheduled(app, remind, invoice_id=43) == []
         assert [one.id for one in await scheduled(app, remind)] == [handle.id]
+
+
+async def test_every_option_that_is_given_counts(tickwright_app: OpenApp) -> None:
+    """An option that is not compared would let a wrong call pass, and ``refute_scheduled`` fail."""
+    expires_at = datetime(2100, 1, 1, tzinfo=UTC)
+    rule = Unique(by=("invoice_id",), period="15m")
+    options = remind.options(
+        timeout="5s",
+        expires_at=expires_at,
+        tags=["eu", "night"],
+        metadata={"tenant": "a", "n": 1},
+        group="g",
+        unique=rule,
+    )
+    async with tickwright_app(own) as app:
+        await options.schedule(invoice_id=42)
+        for right in (
+            options, options.call(invoice_id=42), remind.options(tags=["night"]), remind.options(metadata={"n": 1}),
+            remind.options(unique=Unique(by=("invoice_id",), period=timedelta(minutes=15))),
+        ):  # fmt: skip
+            [job] = await assert_scheduled(app, right, count=1)
+            assert (job.timeout, job.expires_at, job.tags) == (timedelta(seconds=5), expires_at, ["eu", "night"])
+            assert (job.metadata, job.group, job.unique and job.unique.by) == (
+                {"tenant": "a", "n": 1}, "g", ("invoice_id",),
+            )  # fmt: skip
+        for wrong in (
+            remind.options(timeout="6s"), remind.options(expires_at=expires_at + timedelta(1)),
+            remind.options(tags=["eu", "us"]), remind.options(metadata={"tenant": "b"}), remind.options(group="h"),
+            remind.options(unique=Unique(by=())), remind.options(unique=False), options.options(group="h").call(42),
+            app.new_job("remind", {"invoice_id": 42}, tags=["us"]),
+        ):  # fmt: skip
+            await refute_scheduled(app, wrong)
+        await other.schedule()
+        await assert_scheduled(app, other.options(unique=False))
+        with pytest.raises(AssertionError, match=r"tags are \['eu', 'night'\], without 'us'"):
+            await assert_scheduled(app, remind.options(tags=["us"]))
 
 
 async def test_a_failure_shows_the_closest_jobs_and_what_differs(tickwright_app: OpenApp) -> None:

@@ -230,7 +230,7 @@ async def test_a_handler_of_chunks_gets_what_is_due_at_once(tickwright_app: Open
     async def index(chunk: JobChunk[int]) -> None:
         chunks.append([item.value for item in chunk])
         for item in chunk:
-            item.snooze(timedelta(days=1)) if item.value == 2 else item.complete(item.value)
+            item.snooze("1d") if item.value == 2 else item.complete({"n": item.value})
 
     @own.job("other")
     async def other(job: Job) -> None:
@@ -244,6 +244,9 @@ async def test_a_handler_of_chunks_gets_what_is_due_at_once(tickwright_app: Open
         drained = await app.drain()
         assert chunks == [[0, 1, 2], [3]]
         assert drained.counts == {"completed": 4, "snoozed": 1}
+        assert [job.result for job in drained.jobs if job.outcome == "completed" and job.name == "index"] == [
+            {"n": 0}, {"n": 1}, {"n": 3},
+        ]  # fmt: skip
         assert (await app.drain(until="2d", attempts_max=3, raises=False)).counts == {"snoozed": 2}
 
 

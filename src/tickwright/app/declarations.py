@@ -292,11 +292,11 @@ class Declarations:
             settings: Of the task type, and when it is periodic: see :class:`JobTypeOptions`.
 
         Raises:
-            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``; for the schedule what
-                :meth:`periodic` raises. Permanent.
+            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``, and as :meth:`periodic`.
         """
-        given = {"batch": batch, "within": within, **settings}
-        options: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+        if not isinstance(name, str):
+            raise Rejected("invalid_handler", 'name the job: @app.job("invoice.remind")')
+        options = _given({"batch": batch, "within": within, **settings})
         times = {option: options.pop(option) for option in _TIMES if option in options}
 
         def register(function: Any) -> Any:

@@ -143,7 +143,8 @@ def result_of(job_id: int, ended: "JobState", returns: Any) -> Any:
     if ended.status == "failed":
         raise JobFailed("job_failed", f"job {job_id} failed: {ended.error}", job_id=job_id, attempts=ended.attempts)
     if ended.status == "cancelled":
-        raise JobCancelled("job_cancelled", f"job {job_id} was cancelled: {ended.error}", job_id=job_id)
+        why = f": {ended.error}" if ended.error else ""
+        raise JobCancelled("job_cancelled", f"job {job_id} was cancelled{why}", job_id=job_id)
     if ended.result is None:
         return None
     try:
@@ -230,15 +231,16 @@ class JobOptions(Generic[P, R]):
             Rejected: ``execute_at_and_delay``, ``invalid_duration``; ``invalid_unique``: the handler has no such
                 argument. Permanent.
         """
-        if rule := unique_of_call(unique):
-            self._handler.check_unique(rule)
+        unique = unique_of_call(unique)
+        if unique:
+            self._handler.check_unique(unique)
         if at is not None and delay is not None:
             raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
         given = {
             "at": at, "delay": as_duration("delay", delay), "key": key, "priority": priority,
             "max_attempts": max_attempts, "timeout": as_duration("timeout", timeout), "expires_at": expires_at,
             "tags": None if tags is None else as_tags(tags),
-            "metadata": None if metadata is None else metadata_json(metadata), "group": group, "unique": rule,
+            "metadata": None if metadata is None else metadata_json(metadata), "group": group, "unique": unique,
             "connection": connection,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}

@@ -42,8 +42,9 @@ def to_json(payload: Any) -> str:
 
 def as_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Return a job's tags. Raises ``Rejected`` (``invalid_tags``) where they are no texts, or one: permanent."""
-    found = (tags,) if isinstance(tags, str | bytes) else tuple(tags)
-    if isinstance(tags, str | bytes) or not all(isinstance(tag, str) for tag in found):
+    given: object = tags
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (None,)
+    if not all(isinstance(tag, str) for tag in found):
         raise Rejected("invalid_tags", "tags: give a list of texts", field="tags")
     return found
 

@@ -12,7 +12,14 @@ from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobCall, JobHandle, result_of
 from tickwright.app.payloads import as_tags, metadata_json, to_json
 from tickwright.capabilities.jobs.enqueue import MANY_JOBS, Enqueuer, Scheduled
-from tickwright.capabilities.jobs.requests import JobEdit, NewJob, check_new_job, unique_of_call, with_digest
+from tickwright.capabilities.jobs.requests import (
+    JobEdit,
+    NewJob,
+    check_instant,
+    check_new_job,
+    unique_of_call,
+    with_digest,
+)
 from tickwright.capabilities.jobs.unique import Unique
 from tickwright.domain.errors import Rejected
 from tickwright.observe import traces
@@ -290,6 +297,7 @@ class JobCalls:
         self, job_id: int, *, at: datetime | None = None, delay: Duration | None = None
     ) -> "JobAction":
         """Change the time of a pending job. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
+        check_instant("at", at)
         if (at is None) == (delay is None):
             raise Rejected("execute_at_and_delay", "give at or delay, one of them", field="delay")
         return await self.service.reschedule(job_id, caller=CALLER, execute_at=at, delay=as_duration("delay", delay))
@@ -323,7 +331,7 @@ class JobCalls:
         """
         edit = JobEdit(
             version=version,
-            payload=UNSET if payload is UNSET else msgspec.Raw(to_json(payload).encode()),
+            payload=UNSET if payload is UNSET else msgspec.Raw(to_json({} if payload is None else payload).encode()),
             priority=priority,
             tags=UNSET if isinstance(tags, UnsetType) else as_tags(tags or ()),
             metadata=UNSET if isinstance(metadata, UnsetType) else msgspec.Raw(_metadata(metadata).encode()),

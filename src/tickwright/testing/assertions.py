@@ -12,7 +12,7 @@ Arguments that are left out may have any value; so may options. Jobs count that 
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tickwright.app.declarations import Duration, as_duration
 from tickwright.app.jobs import JobOptions, Options
 from tickwright.app.payloads import to_json
 from tickwright.capabilities.jobs.requests import NewJob
+from tickwright.capabilities.jobs.unique import Unique, unique_of
 from tickwright.capabilities.jobs.worker.chunks import ChunkArguments
 from tickwright.capabilities.jobs.worker.drain import live_jobs
 from tickwright.domain.errors import Rejected
@@ -42,6 +43,8 @@ class ScheduledJob(msgspec.Struct, frozen=True):
         due_at: When its next attempt is due.
         payload: Decoded.
         attempts: How many have begun.
+        metadata: Decoded.
+        unique: The rule that holds for it: its own, or that of its type.
     """
 
     id: int
@@ -53,6 +56,12 @@ class ScheduledJob(msgspec.Struct, frozen=True):
     attempts: int
     max_attempts: int
     key: str | None
+    timeout: timedelta | None = None
+    expires_at: datetime | None = None
+    tags: list[str] = []
+    metadata: Any = None
+    group: str | None = None
+    unique: Unique | None = None
 
 
 class _Expected(NamedTuple):
@@ -70,12 +79,16 @@ class _Expected(NamedTuple):
         at = now + given.delay if given.delay is not None else given.at
         if at is not None and abs(job.due_at - at) > self.within:
             found.append(f"due at {job.due_at.isoformat()}, not within {self.within} of {at.isoformat()}")
-        pairs = (("key", given.key, job.key), ("max_attempts", given.max_attempts, job.max_attempts))
-        found += [
-            f"{name} is {there!r}, not {wanted!r}" for name, wanted, there in pairs if wanted not in {None, there}
-        ]
-        if given.priority and given.priority != job.priority:
-            found.append(f"priority is {job.priority}, not {given.priority}")
+        for name in ("key", "priority", "max_attempts", "timeout", "expires_at", "group"):
+            wanted, there = getattr(given, name), getattr(job, name)
+            if wanted and wanted != there:
+                found.append(f"{name} is {there!r}, not {wanted!r}")
+        if missing := sorted(set(given.tags) - set(job.tags)):
+            found.append(f"tags are {job.tags!r}, without {missing[0]!r}")
+        if given.metadata is not None:
+            found += _differences("metadata", msgspec.json.decode(given.metadata), job.metadata)
+        if given.unique is not None and _rule(given.unique) != _rule(job.unique):
+            found.append(f"unique is {job.unique!r}, not {given.unique!r}")
         return found
 
     def __str__(self) -> str:
@@ -83,6 +96,10 @@ class _Expected(NamedTuple):
         options.pop("connection", None)
         parts = [to_json(self.payload) if self.payload else "", *(f"{name}={value}" for name, value in options.items())]
         return " ".join([self.name, *filter(None, parts)])
+
+
+def _rule(unique: Unique | Literal[False] | None) -> Any:
+    return unique.stored() if unique else None
 
 
 def _differences(place: str, wanted: Any, there: Any) -> Sequence[str]:
@@ -118,7 +135,10 @@ def _expected(job: Wanted, payload: Any, arguments: Mapping[str, Any], within: D
     if isinstance(job, NewJob):
         if given:
             raise Rejected("invalid_arguments", "a job of new_job or call has its arguments already")
-        options = Options(job.execute_at, job.delay, job.key, job.priority, job.max_attempts)
+        options = Options(
+            job.execute_at, job.delay, job.key, job.priority, job.max_attempts, job.timeout, job.expires_at, job.tags,
+            job.metadata, job.group, job.unique,
+        )  # fmt: skip
         return _Expected(job.task_type, msgspec.json.decode(job.payload), options, tolerance)
     if isinstance(job, str):
         return _Expected(job, _plain(given), Options(), tolerance)
@@ -153,6 +173,8 @@ def _job_of(row: Any) -> ScheduledJob:
     return ScheduledJob(
         row["id"], row["task_type"], msgspec.json.decode(row["payload"]), row["status"], row["due_at"], row["priority"],
         row["attempts"], row["max_attempts"], row["key"],
+        None if row["timeout_ms"] is None else timedelta(milliseconds=row["timeout_ms"]), row["expires_at"],
+        list(row["tags"]), msgspec.json.decode(row["metadata"] or "null"), row["group"], unique_of(row["uniqueness"]),
     )  # fmt: skip
 
 
@@ -202,8 +224,8 @@ async def scheduled(
 
     Args:
         where: The open app, or a connection as for ``schedule``, which may be in a transaction.
-        job: A job of ``@app.job``, with :meth:`~tickwright.JobFunction.options` if ``at``, ``delay``, ``key``,
-            ``priority`` or ``connection`` count; the name of a type; or a job of ``new_job`` or ``call``.
+        job: A job of ``@app.job``, with :meth:`~tickwright.JobFunction.options` that count, of ``tags`` and
+            ``metadata`` some; the name of a type; or a job of ``new_job`` or ``call``.
         payload: Some of the arguments, as a mapping.
         within: How far the due time may be from ``at``, or from now and ``delay``.
         arguments: Some of the arguments, by name, instead of ``payload``.

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -126,6 +127,32 @@ async def test_a_snoozed_job_keeps_its_steps(database_url: str) -> None:
 
     assert (await run_once(database_url, handler))["status"] == "completed"
     assert calls == [1]
+
+
+async def test_synchronous_handlers_report_progress(database_url: str) -> None:
+    """``progress_sync`` waits in the handler's thread until the value is written; it takes what ``progress`` takes."""
+
+    def handler(job: Job) -> bool:
+        with pytest.raises(ValueError, match="NaN"):
+            job.progress_sync(math.nan)
+        return job.progress_sync({"done": 1})
+
+    row = await run_once(database_url, handler)
+    assert (row["status"], row["result"], row["progress"]) == ("completed", "true", '{"done": 1}')
+
+
+async def test_an_asynchronous_handler_that_does_not_await_stops_no_worker(database_url: str) -> None:
+    """In the event loop, the forms for threads would wait for themselves, and every job of the worker with them."""
+
+    async def handler(job: Job) -> None:
+        with pytest.raises(Rejected, match="awaits") as refused:
+            job.progress_sync(1)
+        assert refused.value.code == "sync_in_async"
+        job.step_sync("first", ok)
+
+    row = await run_once(database_url, handler)
+    assert (row["status"], row["attempts"], row["progress"]) == ("failed", 1, None)
+    assert "sync_in_async" in row["error_message"]
 
 
 async def test_synchronous_handlers_have_steps(database_url: str) -> None:

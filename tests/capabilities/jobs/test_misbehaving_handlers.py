@@ -89,11 +89,11 @@ async def _nameless_fail(_job: Job) -> None:
 
 
 async def _soon(_job: Job) -> None:
-    raise Retry(after="soon")  # type: ignore[arg-type]
+    raise Retry(after="soon")
 
 
 async def _later(_job: Job) -> None:
-    raise Snooze("soon")  # type: ignore[arg-type]
+    raise Snooze("soon")
 
 
 async def _unwritable(_job: Job) -> None:

@@ -21,6 +21,18 @@ def test_leaves():
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     pathlib.Path(__file__).with_name("pid").write_text(str(child.pid))
 """
+_LEAVES_A_FORKED_ONE = """
+import pathlib, sys
+
+from kit.processes import spawn
+
+
+def test_leaves():
+    folder = pathlib.Path(__file__).parent
+    (folder / "sleeps.py").write_text("import time; time.sleep(600)")
+    child = spawn([sys.executable, str(folder / "sleeps.py")], folder / "log")
+    (folder / "pid").write_text(str(child.pid))
+"""
 _IS_KILLED = f"{_LEAVES}    os.kill(os.getpid(), signal.SIGKILL)\n"
 _HANGS = """
 import time
@@ -79,6 +91,17 @@ def test_a_process_that_is_left_behind_fails_the_run_and_is_killed(tmp_path: Pat
     assert "processes left behind" in output
     assert output.count(f"{pid}: sleep 600") == 1, output
     assert not is_running(pid)
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_forked_process_that_is_left_behind_is_killed_before_its_parent_is_waited_for(
+    tmp_path: Path, processes: str
+) -> None:
+    """The process that others are forked from ends after them: a wait for it first would have no end."""
+    code, output = _run(tmp_path, _LEAVES_A_FORKED_ONE, "-n", processes)
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    assert output.count(f"{(tmp_path / 'pid').read_text()}: ") == 1, output
+    assert not is_running(int((tmp_path / "pid").read_text()))
 
 
 def test_processes_of_a_killed_worker_are_found_by_the_run(tmp_path: Path) -> None:

@@ -266,6 +266,7 @@ async def test_steps_of_earlier_attempts_are_given_and_new_ones_are_returned(app
 
     @app.job("pay.sync")
     def pay_sync(job: Job) -> str:
+        assert job.progress_sync({"done": 1})
         return job.step_sync("name", lambda: "x") + job.step_in_sync(object(), "other", lambda: "y")
 
     first = performing()
@@ -274,7 +275,9 @@ async def test_steps_of_earlier_attempts_are_given_and_new_ones_are_returned(app
     second = performing(attempt=2, steps=first.steps)
     assert await second(pay, Decimal(2)) == Money(Decimal(1), "EUR")
     assert calls == ["ann", "charge"]
-    assert await performing()(pay_sync) == "xy"
+    third = performing()
+    assert await third(pay_sync) == "xy"
+    assert third.progress == [{"done": 1}]
 
 
 async def test_a_refused_step_reaches_the_test(app: Tickwright) -> None:

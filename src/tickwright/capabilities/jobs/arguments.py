@@ -97,7 +97,13 @@ class Arguments:
         return dict(kwargs)
 
     def split(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return a mapping of arguments as the arguments of a call."""
+        """Return a mapping of arguments as the arguments of a call.
+
+        Raises:
+            Rejected: ``invalid_arguments``: it is no mapping. Permanent.
+        """
+        if not isinstance(given, Mapping):
+            raise Rejected("invalid_arguments", "the job's arguments: give a call of the job, or a mapping by name")
         return (), given
 
     def check(self, payload: str) -> str:

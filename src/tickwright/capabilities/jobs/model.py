@@ -132,7 +132,7 @@ AttemptOutcome = Completed | Errored | Snoozed | Deferred
 class Retry(Exception):
     """Raise in a handler to fail this attempt; ``after`` is the least wait, at most 3660 days, beside the policy's."""
 
-    def __init__(self, message: str = "retry", *, after: timedelta | None = None) -> None:
+    def __init__(self, message: str = "retry", *, after: str | timedelta | None = None) -> None:
         super().__init__(message)
         self.after = after
 
@@ -144,7 +144,7 @@ class Fail(Exception):
 class Snooze(Exception):
     """Raise in a handler to be called again after ``wait``, at most 3660 days; costs no attempt."""
 
-    def __init__(self, wait: timedelta) -> None:
+    def __init__(self, wait: str | timedelta) -> None:
         super().__init__(f"snoozed for {wait}")
         self.wait = wait
 
@@ -326,6 +326,11 @@ class Job:
             advice = "store it elsewhere and report a reference"
             raise Rejected("progress_too_large", f"progress: at most {PROGRESS_BYTES_MAX} bytes as JSON; {advice}")
         return await self._reporter.report_progress(self, text)
+
+    def progress_sync(self, value: Any) -> bool:
+        """Do what :meth:`progress` does, in a synchronous handler."""
+        is_held: bool = self._steps_of_attempt().wait(self.progress(value))
+        return is_held
 
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...

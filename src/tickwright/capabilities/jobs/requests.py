@@ -137,17 +137,17 @@ def check_new_job(job: J) -> J:
     if len(job.payload) > SURELY_FITS and _is_too_long(job.payload):
         text = f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300"
         raise Rejected("payload_too_large", text, status=413, field="payload")
-    if job.key is not None and not (1 <= len(job.key) <= KEY_LENGTH_MAX and storable(job.key) == job.key):
+    if job.key is not None and not (_is_text(job.key) and 1 <= len(job.key) <= KEY_LENGTH_MAX):
         text = f"idempotency key: 1 to {KEY_LENGTH_MAX} characters, without NUL and halves of surrogate pairs"
         raise Rejected("invalid_key", text, status=409, field="idempotency_key")
-    if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
+    if job.priority not in range(-PRIORITY_MAX, PRIORITY_MAX + 1):
         raise Rejected("invalid_priority", f"priority: -{PRIORITY_MAX} to {PRIORITY_MAX}", field="priority")
-    if job.max_attempts is not None and not 1 <= job.max_attempts <= ATTEMPTS_MAX:
+    if job.max_attempts is not None and job.max_attempts not in range(1, ATTEMPTS_MAX + 1):
         raise Rejected("invalid_max_attempts", f"max_attempts: 1 to {ATTEMPTS_MAX}", field="max_attempts")
     if job.timeout is not None and not timedelta(milliseconds=1) <= job.timeout <= TIMEOUT_MAX:
         raise Rejected("invalid_timeout", "timeout: 1 ms to 1 day", field="timeout")
-    _check_instant("execute_at", job.execute_at)
-    _check_instant("expires_at", job.expires_at)
+    check_instant("execute_at", job.execute_at)
+    check_instant("expires_at", job.expires_at)
     if job.tags:
         check_tags(job.tags)
     if job.metadata is not None:
@@ -161,7 +161,7 @@ def check_group(group: str) -> None:
     """Refuse a group that no job may have. Raises ``Rejected`` (``invalid_group``): permanent."""
     if not isinstance(group, str):
         raise Rejected("invalid_group", f"group: write text, not {type(group).__name__}", field="group")
-    if not (group and storable(group) == group and len(group.encode()) <= GROUP_BYTES_MAX):
+    if not (_is_text(group) and 1 <= len(group.encode()) <= GROUP_BYTES_MAX):
         text = f"group: 1 to {GROUP_BYTES_MAX} bytes, without NUL and halves of surrogate pairs"
         raise Rejected("invalid_group", text, field="group")
 
@@ -184,6 +184,10 @@ def check_metadata(metadata: str) -> None:
         raise Rejected("metadata_too_large", text, status=413, field="metadata")
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and storable(value) == value
+
+
 def _is_too_long(payload: str) -> bool:
     """Whether a payload is too long, also as PostgreSQL writes it: 1e300 has 301 digits there."""
     if len(payload) > PAYLOAD_BYTES_MAX or len(payload.encode()) > PAYLOAD_BYTES_MAX:
@@ -191,9 +195,12 @@ def _is_too_long(payload: str) -> bool:
     return len(payload) > EXPONENTS_FROM and len(_EXPONENT.findall(payload)) * DIGITS_MAX > WRITTEN_BYTES_MAX
 
 
-def _check_instant(field: str, at: datetime | None) -> None:
+def check_instant(field: str, at: datetime | None) -> None:
+    """Refuse an instant at which no job may be due. Raises ``Rejected``, as for a new job: permanent."""
     if at is None:
         return
+    if not isinstance(at, datetime):
+        raise Rejected("invalid_datetime", f"{field}: give a datetime with its offset", field=field)
     if at.tzinfo is None:
         raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2026-11-21T10:00:00Z", field=field)
     if not FIRST_INSTANT <= at < END_OF_TIME:

@@ -10,6 +10,8 @@ import pytest
 
 from kit.schedules import NoLease, ScheduleWorld, gather_rounds, new_producer
 from tickwright.capabilities.jobs.schedules import producer
+from tickwright.ports.caller import Caller, Role
+from tickwright.store.pool import Connection
 
 Check = Callable[[ScheduleWorld], Awaitable[None]]
 HOUR = timedelta(hours=1)
@@ -63,6 +65,25 @@ async def check_two_producers_share_no_schedule(world: ScheduleWorld) -> None:
     assert await world.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 20
 
 
+async def check_a_locked_job_delays_no_other_schedule(world: ScheduleWorld) -> None:
+    """SCH-3: a program's transaction holds an open job that is to be replaced, for longer than a round may take."""
+    for name in ("held", "free"):
+        await world.put_due(name, overlap="replace")
+        await world.schedules.run_now(name, caller=Caller("mutant", Role.ADMIN))
+    await world.put_due("right")
+    async with world.pool.acquire() as connection, connection.transaction():
+        await connection.execute("SET idle_in_transaction_session_timeout = 0")
+        await connection.execute(
+            "SELECT FROM tickwright.scheduled_tasks WHERE idempotency_key ^@ 'schedule:held:' FOR UPDATE"
+        )
+        async with asyncio.timeout(5):
+            await new_producer().round(NoLease(world.pool))
+        assert len(await world.jobs("right")) == 1, "SCH-3 broken: a locked job delays a schedule without one"
+        assert len(await world.jobs("free")) == 2, "SCH-3 broken: a locked job delays one whose job can be replaced"
+        assert len(await world.jobs("held")) == 1, "SCH-3 broken: a second job beside one that is not cancelled"
+    assert (await world.row("held"))["next_slot_at"] is None, "SCH-3 broken: the slot is passed over"
+
+
 MUTANTS: list[tuple[str, str, str, str, Check]] = [
     ("a key for each producer instead of the slot's", "put_jobs", "u.execute_at + s.expires_after, u.key",
      "u.execute_at + s.expires_after, u.key || gen_random_uuid()",
@@ -72,6 +93,10 @@ MUTANTS: list[tuple[str, str, str, str, Check]] = [
     ("rows are not locked", "due_schedules", "FOR NO KEY UPDATE OF s SKIP LOCKED", "",
      check_two_producers_share_no_schedule),
     ("locked rows are waited for", "due_schedules", "SKIP LOCKED", "", check_two_producers_share_no_schedule),
+    ("locked jobs are waited for", "bound_waits", "set_config('lock_timeout', $1, true)", "$1::text",
+     check_a_locked_job_delays_no_other_schedule),
+    ("locked jobs are passed over", "lock_open_jobs", "FOR UPDATE", "FOR UPDATE SKIP LOCKED",
+     check_a_locked_job_delays_no_other_schedule),
 ]  # fmt: skip
 
 
@@ -110,3 +135,17 @@ async def test_jobs_that_are_committed_before_their_slots_are_caught(
     monkeypatch.setattr(producer, "_insert", apart)
     with pytest.raises(AssertionError):
         await check_nothing_is_half_written(schedules)
+
+
+async def test_schedules_that_wait_for_a_locked_job_of_another_one_are_caught(
+    schedules: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant that cancels the jobs of all schedules in one statement, or none, breaks SCH-3."""
+    cancel_open = producer._cancel_open
+
+    async def together(connection: Connection, names: list[str]) -> dict[str, str]:
+        return dict.fromkeys(names, "locked") if await cancel_open(connection, names) else {}
+
+    monkeypatch.setattr(producer, "_cancel_open", together)
+    with pytest.raises(AssertionError, match="whose job can be replaced"):
+        await check_a_locked_job_delays_no_other_schedule(schedules)

@@ -20,7 +20,8 @@ SELECT clock_timestamp();
 -- name: live
 -- Live jobs, all or those of the type $1, in the order of their due times; at most $2, and the database's clock. Index: scheduled_tasks_due.
 SELECT t.id, t.task_type, t.payload::text AS payload, t.status, coalesce(t.due_at, t.retry_at, t.execute_at) AS due_at, t.priority, t.attempts,
-       t.max_attempts, t.idempotency_key AS key, clock_timestamp() AS now
+       t.max_attempts, t.idempotency_key AS key, t.timeout_ms, t.expires_at, coalesce(t.tags, '{}') AS tags, t.metadata::text AS metadata,
+       t.group_key AS "group", t.uniqueness::text AS uniqueness, clock_timestamp() AS now
   FROM ONLY tickwright.scheduled_tasks t
  WHERE $1::text IS NULL OR t.task_type = $1::text
  ORDER BY coalesce(t.due_at, t.retry_at, t.execute_at), t.id LIMIT $2::integer;

@@ -57,7 +57,7 @@ class ChunkItem(Generic[T]):
         """Complete the job, with a result."""
         self._outcome = Completed(None if result is None else encode_value(result))
 
-    def retry(self, message: str = "retry", *, after: timedelta | None = None) -> None:
+    def retry(self, message: str = "retry", *, after: str | timedelta | None = None) -> None:
         """Fail this attempt of the job; it is retried by the type's policy, ``after`` that time at the earliest."""
         self._outcome = Retry(message, after=after)
 
@@ -65,7 +65,7 @@ class ChunkItem(Generic[T]):
         """Fail the job at once."""
         self._outcome = Fail(message)
 
-    def snooze(self, wait: timedelta) -> None:
+    def snooze(self, wait: str | timedelta) -> None:
         """Run the job again after ``wait``; costs no attempt."""
         self._outcome = Snooze(wait)
 

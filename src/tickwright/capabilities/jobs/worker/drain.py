@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
-from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Completed, Job, TaskType
 from tickwright.capabilities.jobs.worker.chunks import ChunkCall
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.type_state import TypeState
@@ -44,7 +44,7 @@ class DrainedJob(msgspec.Struct, frozen=True):
         outcome: ``completed``, ``retried`` (it failed, and another attempt follows), ``failed``, ``snoozed``,
             ``expired``, ``cancel``, ``gone``, ``deferred`` (a payload key is missing) or ``released``.
         payload: The payload, decoded.
-        result: What the handler returned.
+        result: What the handler returned, or gave an item of a chunk, as JSON has it.
         error: What it raised.
     """
 
@@ -183,7 +183,10 @@ class JobDrain(JobWorker):
 
     def _drained(self, job: Job, outcome: str) -> DrainedJob:
         attempt = self._attempts.get(job.id) or _Attempt(job)
-        return DrainedJob(job.id, job.type, job.attempt, outcome, job.payload, attempt.result, attempt.error)
+        result = attempt.result
+        if isinstance(result, Completed):  # of an item of a chunk
+            result = None if result.result is None else msgspec.json.decode(result.result)
+        return DrainedJob(job.id, job.type, job.attempt, outcome, job.payload, result, attempt.error)
 
 
 def _watched(around: Around | None, begin: Callable[[Job], _Attempt]) -> Around:

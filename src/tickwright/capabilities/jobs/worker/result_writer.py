@@ -50,6 +50,7 @@ from tickwright.domain.envelopes import Purpose
 from tickwright.domain.errors import error_text, storable
 from tickwright.domain.retries import WAIT_MAX
 from tickwright.domain.strict_json import encode_value
+from tickwright.domain.time_texts import parse_duration
 from tickwright.engine.payload_keys import NO_KEYS, PayloadKeys
 from tickwright.engine.tasks import is_set_within
 from tickwright.observe import traces
@@ -112,7 +113,9 @@ def outcome_of_error(error: BaseException) -> AttemptOutcome:
         case Fail():
             return Errored("handler_failed", str(error), final=True)
         case Retry():
-            return Errored("handler_retry", str(error), retry_after=error.after and _checked(error.after))
+            return Errored(
+                "handler_retry", str(error), retry_after=None if error.after is None else _checked(error.after)
+            )
         case PayloadInvalid():
             return Errored("payload_invalid", f"payload_invalid: {error}", final=True)
         case StepRefused():
@@ -122,8 +125,10 @@ def outcome_of_error(error: BaseException) -> AttemptOutcome:
 
 
 def _checked(wait: object) -> timedelta:
+    if isinstance(wait, str):
+        wait = parse_duration(wait, field="wait")
     if not isinstance(wait, timedelta):
-        raise TypeError(f"a wait is a timedelta, not {type(wait).__name__}")
+        raise TypeError(f"a wait is a duration, such as '30s', or a timedelta, not {type(wait).__name__}")
     if wait > WAIT_MAX:
         raise ValueError(f"a wait has {WAIT_MAX.days} days at the most")
     return max(wait, timedelta())
@@ -481,7 +486,9 @@ class ResultWriter:
             self._ended_places = set()
 
     def _take(self) -> list[tuple[str, _Batch]]:
-        if self.places.ended and max(len(self.kept), len(self.forgotten)) <= BATCH_MAX:  # all that has ended is taken now
+        if (
+            self.places.ended and max(len(self.kept), len(self.forgotten)) <= BATCH_MAX
+        ):  # all that has ended is taken now
             self._ended_places |= self.places.take_ended()
         taken = []
         if self.kept:

@@ -128,9 +128,9 @@ class Steps:
     def run_sync(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Do the same in the thread of a synchronous handler."""
         with self._using(name):
-            kept = self._wait(self._find(name))
+            kept = self.wait(self._find(name))
             if kept is None:
-                kept = self._wait(self._keep(name, function(*args, **kwargs)))
+                kept = self.wait(self._keep(name, function(*args, **kwargs)))
         return _read(name, kept, function)
 
     async def run_in(
@@ -213,8 +213,15 @@ class Steps:
     def _total(self) -> int:
         return sum(map(len, (self._kept or {}).values()))
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the event loop and wait for it in this thread, as long as the loop runs."""
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` on the event loop and wait for it in this thread, as long as the loop runs.
+
+        Raises:
+            StepRefused: ``sync_in_async``: this is the event loop, which would wait for itself for ever.
+        """
+        if _is_in_a_loop():
+            work.close()
+            raise StepRefused("sync_in_async", "an async handler awaits: job.step(…), job.progress(…)")
         future = asyncio.run_coroutine_threadsafe(work, self._store.loop)
         while True:
             try:
@@ -277,6 +284,14 @@ def _check_room(name: str, count: int, total: int) -> None:
 def _repeated(name: str) -> StepRefused:
     text = f"this attempt has run the step {name} already; give each step a name of its own, such as mail:42"
     return StepRefused("step_repeated", text)
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _ended(job: Job) -> Contended:
