@@ -8,7 +8,8 @@
 -- due_s the next due instant, expires_s the instant of the snapshot, max_attempts the number of rows that were left over.
 -- A claim with a bound skips rows with any lock mark (xmax), because to try their locks costs as much as to claim them. Claims without a
 -- bound find later what was skipped needlessly. Awaited and unique rows are not skipped: statements that marked the ones
--- (awaited.sql), or were answered with the others (put_into_pending), left their lock marks. Rows whose payloads may be long as text are taken until there are $13. The places
+-- (awaited.sql), or were answered with the others (put_into_pending), left their lock marks. Rows whose payloads may be long as text are taken until there are $13; metadata is at most half as long as a
+-- payload that counts as short (metadata_fits). The places
 -- of the rows are one array: as rows, they cost the claim 6 % more. Index: scheduled_tasks_due, one scan per claim range.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR KEY SHARE
@@ -36,7 +37,7 @@ WITH session AS MATERIALIZED (
        CROSS JOIN LATERAL (
           SELECT job.at, job.is_long
             FROM claim_range CROSS JOIN LATERAL (
-              SELECT t.ctid AS at, tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
+              SELECT t.ctid AS at, tickwright.may_be_long(t.payload) AS is_long
                 FROM ONLY tickwright.scheduled_tasks t
                WHERE t.task_type = claim_range.task_type AND t.priority = claim_range.priority AND t.status = 'pending'
                  AND (claim_range.due_from = '-infinity' OR t.xmax = '0' OR t.awaited OR t.uniqueness IS NOT NULL)

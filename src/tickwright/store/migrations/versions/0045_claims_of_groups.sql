@@ -30,7 +30,7 @@ PERFORM FROM tickwright.task_types k WHERE k.name = type_name FOR NO KEY UPDATE;
 looks_at := clock_timestamp();
 
 -- Note when to look at the groups in which something changed, and delete the hints that said so, at most 10,000. The instants rise with each call, so that groups
--- take turns. The jobs in places with room last for half of the horizon, so groups with jobs that are due before come first.
+-- take turns. The jobs in places with room last for a while, so groups with a job that is due within the horizon come first.
 -- Indexes: job_group_hints_ready, job_groups_pkey.
 WITH taken AS (
   DELETE FROM tickwright.job_group_hints
@@ -43,7 +43,7 @@ WITH taken AS (
 INSERT INTO tickwright.job_groups AS g (task_type, group_key, ready_at)
 SELECT type_name, n.group_key, greatest(min(n.ready_at), looks_at)
   FROM (SELECT t.group_key, t.ready_at FROM taken t
-        UNION ALL SELECT m.group_key, CASE WHEN own_running ? m.group_key THEN looks_at + horizon / 2 END
+        UNION ALL SELECT m.group_key, CASE WHEN own_running ? m.group_key THEN looks_at + horizon END
                     FROM tickwright.job_groups m WHERE m.task_type = type_name AND m.group_key = ANY (own_groups) AND m.more) AS n
  GROUP BY n.group_key
 ON CONFLICT (task_type, group_key) DO UPDATE
@@ -103,7 +103,7 @@ RETURN QUERY WITH session AS MATERIALIZED (
              (count(*) FILTER (WHERE c.is_long))::integer AS longs
         FROM (
           SELECT * FROM (                                       -- by their due times
-            SELECT t.ctid AS at, t.id, t.due_at, tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
+            SELECT t.ctid AS at, t.id, t.due_at, tickwright.may_be_long(t.payload) AS is_long
               FROM ONLY tickwright.scheduled_tasks t
              WHERE NOT in_order AND t.task_type = type_name AND t.group_key = g.group_key AND t.status = 'pending'
                AND t.due_at >= g.from_at AND t.due_at <= now() + horizon
@@ -112,7 +112,7 @@ RETURN QUERY WITH session AS MATERIALIZED (
           SELECT u.at, u.id, u.due_at, u.is_long FROM (         -- by their ids: those before the first that is not due, or that another session has locked
             SELECT l.*, bool_and(l.is_due AND free.id IS NOT NULL) OVER (ORDER BY l.id) AS follows
               FROM (SELECT t.ctid AS at, t.id, t.due_at, t.due_at <= now() + horizon AS is_due,
-                           tickwright.may_be_long(t.payload) OR tickwright.may_be_long(t.metadata) AS is_long
+                           tickwright.may_be_long(t.payload) AS is_long
                       FROM ONLY tickwright.scheduled_tasks t
                      WHERE in_order AND t.task_type = type_name AND t.group_key = g.group_key AND t.due_at IS NOT NULL AND t.status = 'pending'
                        AND NOT (kind.group_order = 'continue' AND t.attempts > 0 AND t.due_at > now() + horizon)
