@@ -24,6 +24,22 @@ AS $$
 DECLARE
   looks_at timestamptz;                                         -- rises with each claim, unlike the start of its statement
 BEGIN
+-- A type of which no group is ready costs a look and no write: a worker asks often, also while it runs other types only. Indexes: job_group_hints_ready,
+-- job_groups_ready.
+IF cardinality(own_groups) = 0
+   AND NOT EXISTS (SELECT FROM tickwright.job_group_hints h
+                    WHERE h.task_type = type_name AND h.ready_at >= coalesce(hints_from, '-infinity') AND h.ready_at <= clock_timestamp() + horizon)
+   AND NOT EXISTS (SELECT FROM tickwright.job_groups g
+                    WHERE g.task_type = type_name AND g.ready_at >= coalesce(ready_from, '-infinity') AND g.ready_at <= clock_timestamp() + horizon) THEN
+  attempts := 0;
+  execute_s := date_part('epoch', clock_timestamp());
+  due_s := date_part('epoch', least((SELECT g.ready_at FROM tickwright.job_groups g WHERE g.task_type = type_name AND g.ready_at > now() + horizon ORDER BY g.ready_at LIMIT 1),
+                                    (SELECT h.ready_at FROM tickwright.job_group_hints h WHERE h.task_type = type_name AND h.ready_at > now() + horizon ORDER BY h.ready_at LIMIT 1)));
+  expires_s := date_part('epoch', now());
+  RETURN NEXT;
+  RETURN;
+END IF;
+
 -- Claims of a type's groups exclude each other until the end of the transaction: each statement behind this one sees what the claims before it did. A row, because
 -- any user of the database may hold an advisory lock. Index: task_types_pkey.
 PERFORM FROM tickwright.task_types k WHERE k.name = type_name FOR NO KEY UPDATE;
