@@ -24,7 +24,7 @@ AS $$
 DECLARE
   looks_at timestamptz;                                         -- rises with each claim, unlike the start of its statement
 BEGIN
--- A type of which no group is ready costs a look and no write: a worker asks often, also while it runs other types only. Indexes: job_group_hints_ready,
+-- A type of which no group is ready costs two index probes and no write: a worker claims often, also while it runs other types only. Indexes: job_group_hints_ready,
 -- job_groups_ready.
 IF cardinality(own_groups) = 0
    AND NOT EXISTS (SELECT FROM tickwright.job_group_hints h
