@@ -227,7 +227,8 @@ async def test_the_log_names_a_lifespan_that_does_not_open(monkeypatch: pytest.M
     """A process that does not start says what it waits for, and says so again."""
     monkeypatch.setattr(lifespans, "SLOW_S", 0.01)
     app, notes = Tickwright(), asyncio.Queue[dict[str, Any]]()
-    monkeypatch.setattr(lifespans, "_log", SimpleNamespace(warning=lambda name, **fact: notes.put_nowait({name: fact})))
+    log = SimpleNamespace(warning=lambda name, **fact: notes.put_nowait({name: fact}))
+    monkeypatch.setattr("structlog.get_logger", lambda _name: log)
 
     @app.lifespan
     async def bank() -> AsyncIterator[None]:

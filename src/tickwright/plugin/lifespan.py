@@ -24,8 +24,6 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-import structlog
-
 from tickwright.domain.errors import Rejected
 from tickwright.ports.ids import monotonic
 
@@ -37,7 +35,6 @@ Middleware = Callable[[Any, Next], Awaitable[Any]]
 Around = Callable[[Any, Next], Awaitable[Any]]
 SLOW_S = 10.0
 """After how long, and how often from then on, the log names a lifespan that has not opened."""
-_log = structlog.get_logger("tickwright.lifespan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +240,10 @@ def _noted(name: str) -> Iterator[None]:
 
     def note() -> None:
         nonlocal again
-        _log.warning("lifespan.not_open_yet", lifespan=name, waits_s=round(monotonic() - began_s))
+        import structlog
+
+        log = structlog.get_logger("tickwright.lifespan")
+        log.warning("lifespan.not_open_yet", lifespan=name, waits_s=round(monotonic() - began_s))
         again = loop.call_later(SLOW_S, note)
 
     again = loop.call_later(SLOW_S, note)

@@ -229,7 +229,7 @@ async def test_upkeep_finds_a_group_of_which_the_hint_was_lost(database_url: str
 
 
 async def test_the_end_of_a_session_lets_claims_look_at_the_groups_that_wait_for_an_end(database_url: str) -> None:
-    """Its process died between the write of a result and the next claim: the job is gone, and no claim has noted that."""
+    """Its process died between the write of a result and the next claim: its job is gone, no claim noted that."""
     done: list[int] = []
 
     async def mail(job: Job) -> None:
