@@ -18,8 +18,6 @@ OF_OTHERS = {
     "withdrawals.sql", "loans.sql",  # of an example's databases
 }  # fmt: skip
 BORROWED = {"executions.sql": ("release.sql",)}
-INSIDE = {"groups.sql": frozenset({"busy", "first_due", "first_in_order"})}
-"""Parts of other queries that begin like a query: they are checked inside of those."""
 """Files that have pieces of another one in their folder."""
 FILES = sorted(path for path in ROOT.rglob("*.sql") if not ELSEWHERE & set(path.parts) and path.name not in OF_OTHERS)
 
@@ -49,8 +47,6 @@ def _filled(sql: str, history: str, fragments: dict[str, str]) -> str:
         "payload": "t.payload::text",
         "text": "t.error_message",
         "separator": SEPARATOR,
-        "candidates": fragments.get("first_due", ""),
-        "next": fragments.get("next_due", ""),
     }
     for _ in range(3):  # a fragment may hold another
         sql = re.sub(r"\{([a-z_]+)\}", lambda found: values[found[1]], sql)
@@ -66,8 +62,7 @@ async def test_every_query_fits_the_schema(database_url: str, path: Path) -> Non
         history = await connection.fetchval("SELECT tickwright.ensure_history(clock_timestamp())")
         for name, sql in _load(path).items():
             text = _filled(sql, history, _fragments(path))
-            is_whole = name not in INSIDE.get(path.name, ())
-            if is_whole and _bare(text).lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
+            if _bare(text).lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
                 try:
                     await connection.prepare(text)
                 except asyncpg.PostgresError as error:

@@ -1,15 +1,20 @@
 """Groups of jobs while workers are killed, rows are locked and hints are lost."""
 
 import asyncio
+import json
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import asyncpg
 import pytest
 
-from kit.engine import Event, WorkerProcess, connect, insert, policy, read_events, running_engine
+from kit.claims import OWNERS
+from kit.engine import Engine, Event, WorkerProcess, connect, insert, policy, read_events, running_engine
 from kit.mutants import mutate, mutate_sql
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job
@@ -30,6 +35,16 @@ INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
 VALUES (nextval('tickwright.fence_seq'), 'dead', '{worker}', '0', now() - interval '1 minute')
 """
 EXPIRED = datetime(2020, 1, 1, tzinfo=UTC)
+THREE_JOBS = """
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, group_key)
+SELECT now() - interval '1 second' + n * interval '1 ms', 'mail', '{}', 'g' FROM generate_series(1, 3) AS n
+"""
+CLAIM = """
+SELECT id
+  FROM tickwright.claim_groups(
+         $1, 0, 'mail', false, true, $2, 10, 8, $2, 10, interval '0', NULL, NULL, '{g}', $3, $4, 10)
+ WHERE id IS NOT NULL ORDER BY id
+"""
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
 
 WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
@@ -209,20 +224,28 @@ async def test_expired_jobs_of_a_group_do_not_hold_up_the_others(database_url: s
         assert done == [job]
 
 
-async def test_upkeep_finds_a_group_of_which_the_hint_was_lost(database_url: str) -> None:
-    """A restore, or a process that ended between its result and its next claim."""
+@asynccontextmanager
+async def _due_without_a_hint(url: str, at: str, *more: str) -> AsyncIterator[tuple[Engine, list[int]]]:
+    """A worker and a due job of a group, at which nothing makes a claim look; what has run."""
     done: list[int] = []
 
     async def mail(job: Job) -> None:
         done.append(job.id)
 
-    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}) as engine:
+    async with running_engine(url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}) as engine:
         await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = now()")
         await eventually_async(lambda: engine.worker.types()["mail"].task_type.waits, what="it is paused")
-        await engine.insert("mail", at="now() - interval '1 minute'", group_key="g")
-        await engine.pool.execute("DELETE FROM tickwright.job_group_hints")
+        await engine.insert("mail", at=at, group_key="g")
+        for statement in ("DELETE FROM tickwright.job_group_hints", *more):
+            await engine.pool.execute(statement)
         await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = NULL")
         await eventually_async(lambda: not engine.worker.types()["mail"].task_type.waits, what="it runs again")
+        yield engine, done
+
+
+async def test_upkeep_finds_a_group_of_which_the_hint_was_lost(database_url: str) -> None:
+    """A restore, for example."""
+    async with _due_without_a_hint(database_url, "now() - interval '1 minute'") as (engine, done):
         row = await engine.pool.fetchrow(UPKEEP["hint_waiting_groups"], "", "", timedelta(seconds=30), 1000)
         assert (row["groups"], row["hinted"]) == (1, 1)
         await eventually_async(lambda: len(done) == 1, what="it has run")
@@ -230,21 +253,48 @@ async def test_upkeep_finds_a_group_of_which_the_hint_was_lost(database_url: str
 
 async def test_the_end_of_a_session_lets_claims_look_at_the_groups_that_wait_for_an_end(database_url: str) -> None:
     """Its process died between the write of a result and the next claim: its job is gone, no claim noted that."""
-    done: list[int] = []
-
-    async def mail(job: Job) -> None:
-        done.append(job.id)
-
-    async with running_engine(database_url, {"mail": mail}, kinds={"mail": policy("mail", group_limit=1)}) as engine:
-        await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = now()")
-        await eventually_async(lambda: engine.worker.types()["mail"].task_type.waits, what="it is paused")
-        await engine.insert("mail", at="now() - interval '1 second'", group_key="g")
-        await engine.pool.execute("DELETE FROM tickwright.job_group_hints")
-        await engine.pool.execute(WAITS_FOR_AN_END)
-        await engine.pool.execute("UPDATE tickwright.task_types SET paused_at = NULL")
-        await eventually_async(lambda: not engine.worker.types()["mail"].task_type.waits, what="it runs again")
+    async with _due_without_a_hint(database_url, "now() - interval '1 second'", WAITS_FOR_AN_END) as (engine, done):
         await engine.pool.execute(DEAD_SESSION)
         await eventually_async(lambda: len(done) == 1, what="it has run")
+
+
+async def _claimed_with_the_place_of_a_lost_session(url: str) -> list[int]:
+    """Return what a process claims that still counts a place as its own, under a new session.
+
+    The job that runs there was reclaimed, and another process runs it.
+    """
+    connection = await connect(url)
+    try:
+        await connection.execute(OWNERS)
+        await connection.execute(
+            "INSERT INTO tickwright.task_types (name, target, group_limit) VALUES ('mail', 'x', 1)"
+        )
+        await connection.execute(THREE_JOBS)
+        first, _ = await _claimed(connection, 1, 2, {})
+        await connection.execute(
+            "UPDATE tickwright.scheduled_tasks SET status = 'pending', owner = NULL WHERE owner = 1"
+        )
+        assert await _claimed(connection, 2, 1, {}) == [first]
+        return await _claimed(connection, 3, 1, {"g": first})
+    finally:
+        await connection.close()
+
+
+async def _claimed(connection: asyncpg.Connection, session: int, most: int, running: dict[str, int]) -> list[int]:
+    rows = await connection.fetch(CLAIM, session, most, [f"{group}\n1" for group in running], json.dumps(running))
+    return [row["id"] for row in rows]
+
+
+async def test_a_process_whose_session_was_lost_has_no_place(database_url: str) -> None:
+    """Whose a place is, the rows of its jobs say, not the process that asks."""
+    assert await _claimed_with_the_place_of_a_lost_session(database_url) == []
+
+
+@pytest.mark.mutant
+async def test_the_suite_notices_a_place_without_its_session(database_url: str) -> None:
+    """Two jobs of the group would run at once."""
+    await mutate_sql(database_url, "claim_groups", "t.status = 'processing' AND t.owner = token", "true")
+    assert await _claimed_with_the_place_of_a_lost_session(database_url) != []
 
 
 async def test_a_group_without_jobs_is_forgotten(database_url: str) -> None:

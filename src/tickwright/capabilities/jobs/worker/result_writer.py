@@ -486,9 +486,8 @@ class ResultWriter:
             self._ended_places = set()
 
     def _take(self) -> list[tuple[str, _Batch]]:
-        if (
-            self.places.ended and max(len(self.kept), len(self.forgotten)) <= BATCH_MAX
-        ):  # all that has ended is taken now
+        takes_all = max(len(self.kept), len(self.forgotten)) <= BATCH_MAX
+        if takes_all and self.places.ended:
             self._ended_places |= self.places.take_ended()
         taken = []
         if self.kept:

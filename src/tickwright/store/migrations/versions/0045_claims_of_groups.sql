@@ -89,11 +89,15 @@ RETURN QUERY WITH session AS MATERIALIZED (
        WHERE r.task_type = type_name AND r.ready_at >= coalesce(ready_from, '-infinity') AND r.ready_at <= looks_at + horizon
        ORDER BY r.ready_at LIMIT most_groups) AS g
    CROSS JOIN LATERAL (
-      SELECT CASE WHEN kind.places_max = 1 AND 1 = ALL (g.places) THEN array_position(g.held, (own_running ->> g.group_key)::bigint) END AS first OFFSET 0) AS own
-   CROSS JOIN LATERAL (                                         -- the only place of the group is the caller's: what waits there behind the running job is not looked up
+      SELECT CASE WHEN own_running ? g.group_key AND kind.places_max = 1 AND 1 = ALL (g.places)
+                   AND EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
+                                WHERE t.id = g.held[cardinality(g.held)] AND t.group_key = g.group_key AND t.status = 'processing' AND t.owner = token)
+                  THEN array_position(g.held, (own_running ->> g.group_key)::bigint) END AS first OFFSET 0) AS own
+   CROSS JOIN LATERAL (                                         -- the only place of the group is this session's: what waits there behind the running job is not looked up
       SELECT g.held[own.first:] AS ids, g.places[own.first:] AS places, NULL::smallint[] AS taken WHERE own.first IS NOT NULL
       UNION ALL                                                 -- each job that a claim took is looked up; places in which the caller has room are free
-      SELECT array_agg(h.id), array_agg(h.place), array_agg(h.place) FILTER (WHERE t.owner <> token OR h.place > kind.places_max OR (g.group_key || chr(10) || h.place) <> ALL (own_places))
+      SELECT array_agg(h.id), array_agg(h.place),
+             array_agg(h.place) FILTER (WHERE t.owner <> token OR h.place > kind.places_max OR (g.group_key || chr(10) || h.place) <> ALL (own_places))
         FROM unnest(g.held, g.places) AS h (id, place)
         JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.status = 'processing' AND t.group_key = g.group_key
       HAVING own.first IS NULL) AS busy
@@ -207,7 +211,7 @@ SELECT NULL, NULL, NULL, NULL, ((SELECT count(*) FROM found) >= most_groups OR E
 END $$;
 COMMENT ON FUNCTION tickwright.claim_groups IS
   'Claims due jobs of the groups of one type: of each group that is ready, in turns, as many as its limit and its rate allow. most_jobs in all, of most_groups; turn
-of a group, own_turn of own_groups, in which places of the caller have ended or have room; depth behind each other in one place. own_places: those with room, each as
+of a group, own_turn of own_groups, in which places of the caller have ended or have room; depth behind each other in one place. own_places: those places, each as
 group, newline, number; own_running: by group, the job that runs in the caller''s place with room. Hints and groups from hints_from and ready_from on; NULL: all.';
 REVOKE EXECUTE ON FUNCTION tickwright.claim_groups FROM PUBLIC;
 
