@@ -240,7 +240,7 @@ def _noted(name: str) -> Iterator[None]:
 
     def note() -> None:
         nonlocal again
-        import structlog
+        import structlog  # here: commands that open no app import this module, too
 
         log = structlog.get_logger("tickwright.lifespan")
         log.warning("lifespan.not_open_yet", lifespan=name, waits_s=round(monotonic() - began_s))

@@ -159,10 +159,8 @@ def check_new_job(job: J) -> J:
 
 def check_group(group: str) -> None:
     """Refuse a group that no job may have. Raises ``Rejected`` (``invalid_group``): permanent."""
-    if not isinstance(group, str):
-        raise Rejected("invalid_group", f"group: write text, not {type(group).__name__}", field="group")
     if not (_is_text(group) and 1 <= len(group.encode()) <= GROUP_BYTES_MAX):
-        text = f"group: 1 to {GROUP_BYTES_MAX} bytes, without NUL and halves of surrogate pairs"
+        text = f"group: a text of 1 to {GROUP_BYTES_MAX} bytes, without NUL and halves of surrogate pairs"
         raise Rejected("invalid_group", text, field="group")
 
 
