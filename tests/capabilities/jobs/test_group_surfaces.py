@@ -33,7 +33,7 @@ async def test_a_group_that_is_no_text_is_refused(database_url: str) -> None:
             lambda: app.schedule("post", {"n": 1}, group=number),
             lambda: post.options(group=number).schedule(n=1),
         ):
-            with pytest.raises(Rejected, match="write text, not int") as refused:
+            with pytest.raises(Rejected, match="a text of 1 to 255 bytes") as refused:
                 await schedule()
             assert refused.value.code == "invalid_group"
 
