@@ -47,6 +47,7 @@ SHOWN = (
 )
 DATABASE = f"tickwright_bench_{os.getpid()}"
 READER = "tickwright_bench_reader"
+PROGRAM = "tickwright.bench.program"
 CHECK_S = 0.02
 COMPILING = "PYTHONDONTWRITEBYTECODE"
 """With it each process would compile all modules; an installation has them compiled."""
@@ -65,11 +66,13 @@ class Ground:
     workers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     started: int = 0
 
-    def start(self, *, keep: bool = True, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
+    def start(
+        self, *, keep: bool = True, program: str = PROGRAM, environment: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
         """Start one worker with default settings; returns when it has registered."""
         newest = self.one("SELECT coalesce(max(id), 0) FROM tickwright.workers")
         own = {"BENCH_KEEP": "1" if keep else "0", "BENCH_LOG": str(self.log()), **(environment or {})}
-        process = self.launch("worker", "--app", "tickwright.bench.program:app", environment=own)
+        process = self.launch("worker", "--app", f"{program}:app", environment=own)
         wait_until(lambda: self._registered(process, newest), 30, "the worker to register")
         return process
 

@@ -32,13 +32,6 @@ async def saturated(_job: Job) -> None:
     await asyncio.sleep(3600)
 
 
-@app.job("noop.grouped", group_limit=1, keep_history=_keep)
-async def grouped(job: Job, shipment_id: int) -> None:  # noqa: ARG001  a typed argument, as of noop
-    """Do nothing for the group with the backlog; say how late the others start."""
-    if job.group != "backlog":
-        os.write(_log, b"G %d %.3f\n" % (job.id, (time.time() - job.due_s) * 1000))
-
-
 @app.job("late")
 async def late(job: Job) -> None:
     """Say how late the start was, and where and when; the clock is the database's, on the same host."""

@@ -185,7 +185,7 @@ class Checked:
             "cancelled": ("cancel_held", [["no"]]),
         }[status]
         sql = claims._RESULTS[name].format(history=history, **claims._FRAGMENTS)
-        await self.connection.execute(sql, 1, [job_id], *more)
+        await self.connection.execute(sql, 1, [job_id] if more else f"{{{job_id}}}", *more)
 
     async def compare(self) -> None:
         """Every job has the payload that the model has."""

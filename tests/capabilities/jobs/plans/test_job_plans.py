@@ -80,18 +80,18 @@ def test_a_plan_made_while_the_table_was_empty_still_uses_the_index(planner: Pla
     planner.prepare("claim", CLAIM)
     planner.explain("claim", *claim_of(1000, ClaimRange("good", 0)))
     planner.prepare("complete", result_sql(planner, "complete"))
-    planner.explain("complete", TOKEN, [1])
+    planner.explain("complete", TOKEN, "{1}")
     planner.prepare("reclaim", result_sql(planner, "reclaim"))
     planner.explain("reclaim", [TOKEN], "lost")
     planner.run(FILL)
     assert planner.explain("claim", *claim_of(1000, ClaimRange("good", 0))).scans_of(TABLE) == {DUE, "tid"}
-    assert planner.explain("complete", TOKEN, list(range(1, 1000))).scans_of(TABLE) == {PKEY}
+    assert planner.explain("complete", TOKEN, f"{{{str(list(range(1, 1000)))[1:-1]}}}").scans_of(TABLE) == {PKEY}
     assert "seq" not in planner.explain("reclaim", [TOKEN], "lost").scans_of(TABLE)
 
 
 RESULTS: dict[str, tuple[Any, ...]] = {
-    "complete": ([1, 2, 3],),
-    "complete_and_forget": ([1, 2, 3],),
+    "complete": ("{1, 2, 3}",),
+    "complete_and_forget": ("{1, 2, 3}",),
     "complete_with_result": ([1, 2, 3], ["1", "2", "3"]),
     "retry": ([1, 2, 3], [1, 1, 1], [1.0, 1.0, 1.0], ["failed"] * 3, ["e", "e", "e"]),
     "fail": ([1, 2, 3], ["failed"] * 3, ["e", "e", "e"]),

@@ -1,13 +1,13 @@
 -- name: complete
 -- Move completed jobs to the day's history. Fenced by owner: only rows that this session still holds. Index: scheduled_tasks_pkey.
 WITH done AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 RETURNING t.*
+  DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY (CAST($2::text AS bigint[])) AND t.owner = $1 RETURNING t.*
 )
 INSERT INTO tickwright.{history} ({columns}) SELECT {completed} FROM done t;
 
 -- name: complete_and_forget
 -- Delete completed jobs of types that keep no history. Fenced by owner. Index: scheduled_tasks_pkey.
-DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1;
+DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY (CAST($2::text AS bigint[])) AND t.owner = $1;
 
 -- name: complete_with_result
 -- Move completed jobs with results to the day's history. Fenced by owner. Index: scheduled_tasks_pkey.

@@ -246,13 +246,12 @@ class Claimer:
         """Claim jobs without groups and, beside that, jobs with groups; then sleep, unless there are more."""
         if self._pending is None:
             await self._share_again()
+        if self._of_groups is not None and self._of_groups.done():
+            await self._groups_claimed()
         if self._of_groups is None and any(state.task_type.has_groups for state in self._receiver.types().values()):
             self._of_groups = asyncio.create_task(self._claim_groups())
-        try:
-            sleep = await self._claim_plain()
-        finally:
-            has_more = await self._groups_claimed()
-        if sleep is not None and not has_more:
+        sleep = await self._claim_plain()
+        if sleep is not None and not await self._groups_claimed():
             await sleep()
 
     async def _groups_claimed(self) -> bool:

@@ -50,7 +50,6 @@ _log = structlog.get_logger("tickwright.jobs")
 
 _priority_of, _due_of = attrgetter("priority"), attrgetter("due_s")
 _type_of, _payload_of, _details_of = attrgetter("task_type"), attrgetter("payload"), attrgetter("details")
-_priority_of, _due_of = attrgetter("priority"), attrgetter("due_s")
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,25 @@ class ClaimedJobs:
         """How many rows of each task type there are."""
         return Counter(map(_type_of, self.rows))
 
+    @cached_property
+    def priorities(self) -> set[int]:
+        """Those of the rows."""
+        return set(map(_priority_of, self.rows))
+
+    def latest(self) -> dict[tuple[str, int], float]:
+        """Return the latest due instant of each task type and priority."""
+        if len(self.counts) == len(self.priorities) == 1:
+            (name,), (priority,) = self.counts, self.priorities
+            return {(name, priority): max(map(_due_of, self.rows))}
+        latest: dict[tuple[str, int], float] = {}
+        for row in self.rows:
+            key = row.task_type, row.priority
+            latest[key] = max(latest.get(key, 0.0), row.due_s)
+        return latest
+
     def sort(self) -> None:
         """Sort the rows as the claim read them: by priority, from the first one, then by due instant."""
-        first, is_mixed = self.first_priority, len(set(map(_priority_of, self.rows))) > 1
+        first, is_mixed = self.first_priority, len(self.priorities) > 1
         self.rows.sort(key=(lambda row: (row.priority > first, -row.priority, row.due_s)) if is_mixed else _due_of)
 
     @cached_property
@@ -203,6 +218,8 @@ class ClaimStore:
         if self._day != unix_seconds() // DAY_S:
             self._forget_day()
         sql = self._sql.get(name) or await self._prepare(name)
+        if not columns:  # as text: the driver checks each element of an array, for 4 % of a worker's time
+            return _affected(await to.execute(sql, token, f"{{{str(ids)[1:-1]}}}"))
         if name in _COUNTS_ITSELF:
             return int(await to.fetchval(sql, token, ids, *columns))
         return _affected(await to.execute(sql, token, ids, *columns))

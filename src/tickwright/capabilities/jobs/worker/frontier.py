@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
-from operator import attrgetter
 
 import structlog
 
-from tickwright.capabilities.jobs.model import FAIR_EVERY, ClaimedRow, ClaimPlan, ClaimRange, first_priority
+from tickwright.capabilities.jobs.model import FAIR_EVERY, ClaimPlan, ClaimRange, first_priority
 from tickwright.capabilities.jobs.worker.claims import ClaimedJobs
 from tickwright.ports.ids import monotonic
 
@@ -151,7 +150,7 @@ class ClaimFrontier:
         more = {name for name, count in claimed.counts.items() if count >= rows_max[name] or all_full}
         heated = more - self.hot
         self.hot = frozenset(self.hot.difference(plan.types) | more)
-        latest = _latest(claimed.rows)
+        latest = claimed.latest()
         self.learn(ClaimRange(*key) for key in latest)  # of a type with a new rate, another claim may have forgotten it
         self._keep_productive(latest)
         if more:
@@ -228,21 +227,6 @@ class ClaimFrontier:
             )
             self._drag_until_s = monotonic() + DRAG_FOR_S
             self._swept_s, self._sweep_took_s = monotonic(), took_s
-
-
-_range_of, _due_of = attrgetter("task_type", "priority"), attrgetter("due_s")
-
-
-def _latest(rows: Sequence[ClaimedRow]) -> dict[tuple[str, int], float]:
-    """Return the latest due instant per range."""
-    keys = set(map(_range_of, rows))
-    if len(keys) == 1:
-        return {keys.pop(): max(map(_due_of, rows))}
-    latest: dict[tuple[str, int], float] = {}
-    for row in rows:
-        key = _range_of(row)
-        latest[key] = max(latest.get(key, 0.0), row.due_s)
-    return latest
 
 
 def fair_plan(plan: ClaimPlan, number: int, scope: ClaimScope) -> ClaimPlan:
