@@ -1,4 +1,4 @@
-"""The program of the other benches, with a type whose jobs have groups: a type with groups costs a worker idle claims."""
+"""The program of the other benches with a type whose jobs have groups, which costs a worker idle claims."""
 
 import os
 import time

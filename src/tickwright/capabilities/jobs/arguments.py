@@ -21,6 +21,9 @@ OUTCOMES = frozenset({"Completed", "Errored", "Snoozed"})
 """Values that a handler may return instead of a result."""
 
 
+_dictionary: Any = TypedDict  # of names that only the running program knows
+
+
 class PayloadInvalid(Exception):
     """The payload does not fit the handler's arguments; exceptions of the handler itself are never of this type."""
 
@@ -62,10 +65,11 @@ class Arguments:
         types = {one.name: hints.get(one.name, Any) for one in named}
         types |= {one.name: NotRequired[types[one.name]] for one in named if one.default is not one.empty}
         try:  # a dictionary, which the call takes as it is: half the time of a struct whose fields are read one by one
-            arguments: Any = TypedDict("Arguments", types)  # type: ignore[misc, operator]
-            return msgspec.json.Decoder(arguments, dec_hook=from_json_value).decode
+            arguments = _dictionary("Arguments", types)
+            decode: Callable[[str], dict[str, Any]] = msgspec.json.Decoder(arguments, dec_hook=from_json_value).decode
         except TypeError as error:
             raise Rejected("invalid_handler", f"{name_of(function)}: {error}") from error
+        return decode
 
     def read(self, payload: str) -> dict[str, Any]:
         """Return the arguments of a payload by name. Raises :class:`PayloadInvalid`."""
