@@ -5,7 +5,6 @@ import json
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import asyncpg
@@ -261,9 +260,13 @@ async def test_the_suite_notices_waiters_that_do_not_read_after_a_loss(
 
 @pytest.mark.mutant
 async def test_the_suite_notices_waits_without_a_mark(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant of the mark: it reports rows as marked that it leaves as they are."""
-    mark = results_module._SQL["mark"].replace("SET awaited = true", "SET awaited = false")
-    monkeypatch.setattr(results_module, "_SQL", MappingProxyType({**results_module._SQL, "mark": mark}))
+    """A mutant of the mark: it reports rows as marked that it leaves as they are, and so does the read behind it."""
+    mark = JobResults._marking.replace("SET awaited = true", "SET awaited = false")
+    assert mark != JobResults._marking
+    monkeypatch.setattr(JobResults, "_marking", mark)
+    read = JobResults._reading.replace("SELECT t.awaited, ", "SELECT true AS awaited, ")
+    assert read != JobResults._reading
+    monkeypatch.setattr(JobResults, "_reading", read)
     monkeypatch.setattr("kit.awaiting.AWAITED", "SELECT $1::bigint > 0")
     with pytest.raises(AssertionError, match="RES-1 broken"):
         await check_an_end_arrives(database_url, "with a value")
