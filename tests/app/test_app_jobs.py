@@ -31,6 +31,7 @@ from tickwright import (
     Tickwright,
     Unavailable,
 )
+from tickwright.capabilities.jobs.arguments import PayloadInvalid
 
 DUE = datetime(2031, 5, 1, 9, tzinfo=UTC)
 
@@ -220,6 +221,21 @@ def test_any_json_value_is_an_object() -> None:
 
     call = take.call({"a": [1]}, {"b": "c"})
     assert take.handler.arguments.read(call.payload) == {"value": {"a": [1]}, "values": {"b": "c"}}
+
+
+def test_an_argument_that_a_payload_leaves_out_has_the_handlers_default() -> None:
+    """Also a default that is a list: the call fills it in, as Python does."""
+
+    @Tickwright().job("send")
+    async def send(_job: Job, to: str, tags: list[str] = ["new"], copies: int = 1) -> object:  # noqa: B006
+        return to, tags, copies
+
+    read = send.handler.arguments.read
+    assert read('{"to": "a", "later": 1}') == {"to": "a"}
+    assert read('{"to": "a", "copies": 2}') == {"to": "a", "copies": 2}
+    for payload in ('{"tags": []}', '{"to": "a", "copies": "x"}'):
+        with pytest.raises(PayloadInvalid):
+            read(payload)
 
 
 def test_arguments_of_users_types_come_back_equal() -> None:

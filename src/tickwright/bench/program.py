@@ -13,7 +13,7 @@ WORK_S = 0.05
 
 app = Tickwright()
 _keep = os.environ.get("BENCH_KEEP", "1") == "1"
-_log = os.open(os.environ["BENCH_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND) if "BENCH_LOG" in os.environ else -1
+EVENTS = os.open(os.environ["BENCH_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND) if "BENCH_LOG" in os.environ else -1
 
 
 @app.job("noop", keep_history=_keep)
@@ -36,15 +36,15 @@ async def saturated(_job: Job) -> None:
 async def late(job: Job) -> None:
     """Say how late the start was, and where and when; the clock is the database's, on the same host."""
     at_s = time.time()
-    os.write(_log, b"L %d %.3f %d %d %.6f\n" % (job.id, (at_s - job.due_s) * 1000, os.getpid(), job.attempt, at_s))
+    os.write(EVENTS, b"L %d %.3f %d %d %.6f\n" % (job.id, (at_s - job.due_s) * 1000, os.getpid(), job.attempt, at_s))
 
 
 @app.job("work", timeout="60s")
 async def work(job: Job) -> None:
     """Take 50 ms."""
-    os.write(_log, b"S %d\n" % job.id)
+    os.write(EVENTS, b"S %d\n" % job.id)
     await asyncio.sleep(WORK_S)
-    os.write(_log, b"E %d\n" % job.id)
+    os.write(EVENTS, b"E %d\n" % job.id)
 
 
 @app.job("answer", timeout="60s")

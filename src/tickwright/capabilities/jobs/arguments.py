@@ -19,9 +19,7 @@ from tickwright.plugin.lifespan import Resource
 MESSAGE_CHARS_MAX = 1000
 OUTCOMES = frozenset({"Completed", "Errored", "Snoozed"})
 """Values that a handler may return instead of a result."""
-
-
-_dictionary: Any = TypedDict  # of names that only the running program knows
+_dictionary: Any = TypedDict  # Any: type checkers want its fields as literals
 
 
 class PayloadInvalid(Exception):

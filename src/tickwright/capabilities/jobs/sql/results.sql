@@ -1,12 +1,13 @@
 -- name: complete
--- Move completed jobs to the day's history. Fenced by owner: only rows that this session still holds. Index: scheduled_tasks_pkey.
+-- Move completed jobs to the day's history. Fenced by owner: only rows that this session still holds. The ids come as the text of an array: see
+-- ClaimStore._write. Index: scheduled_tasks_pkey.
 WITH done AS (
   DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY (CAST($2::text AS bigint[])) AND t.owner = $1 RETURNING t.*
 )
 INSERT INTO tickwright.{history} ({columns}) SELECT {completed} FROM done t;
 
 -- name: complete_and_forget
--- Delete completed jobs of types that keep no history. Fenced by owner. Index: scheduled_tasks_pkey.
+-- Delete completed jobs of types that keep no history; ids as above. Fenced by owner. Index: scheduled_tasks_pkey.
 DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY (CAST($2::text AS bigint[])) AND t.owner = $1;
 
 -- name: complete_with_result
